@@ -1,4 +1,4 @@
-//! Goal: where a storage server loses its power, and with it what programs had written and not synced, their next fsync says so, once through each open file, and no other fsync does: not after the death of the process alone, nor of what was synced before. The same where its disk
+//! Goal: where a storage server or a metadata server loses its power, and with it what programs had written and not synced, their next fsync says so, once through each open file, and no other fsync does: not after the death of the process alone, nor of what was synced before. The same where its disk
 //! fails for a moment: a target stops then, and whoever starts it again finds the same machine and the same mount. Method: real processes and a
 //! mount that lives on; the target is on a disk of its own that fails without writing its log, or has no room for a while.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,8 +10,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use support::cluster::Lab;
-use support::disk::{Disk, RefusingDisk};
+use support::disk::{Disk, RefusingDisk, cut_power};
 use support::{can_mount, can_start, has_package};
 
 const LEN: usize = 3 << 20;
@@ -148,5 +149,93 @@ fn an_fsync_tells_what_a_disk_has_lost_that_failed_for_a_moment() {
     assert!(found == content(3), "what was synced after the loss");
     drop((file, other, synced));
     lab.stop();
+    drop(disk);
+}
+
+/// Cuts the power of the disk of the metadata server that is kept, and waits until that serves again: by no process of this one, which would close files on its way and wait for that server.
+fn cut_power_of_meta(lab: &Lab) {
+    fs::write(lab.path("cut"), "").unwrap();
+    cut_power(&lab.path("disk"));
+    let starts = || lab.meta.text().matches("serves").count();
+    let before = starts();
+    // SAFETY: its parent waits for it and then writes the next one's id.
+    unsafe { libc::kill(lab.kept_meta(), libc::SIGKILL) };
+    let deadline = Instant::now() + support::PATIENCE;
+    while starts() == before || lab.path("cut").exists() {
+        assert!(Instant::now() < deadline, "does not come back: {}", lab.meta.text());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_fsync_tells_what_a_metadata_server_has_lost_with_its_power() {
+    if !can_run("a metadata server that loses its power") {
+        return;
+    }
+    let images = tempfile::tempdir().unwrap();
+    let image = images.path().join("image");
+    let mut lab = Lab::start(1, 1);
+    lab.meta.stop();
+    let disk = Disk::mount(&image, lab.path("disk"));
+    support::finish(Command::new("cp").arg("-a").arg(lab.path("meta/.")).arg(lab.path("disk"))).expect(0);
+    support::finish(Command::new("sync").arg("-f").arg(lab.path("disk"))).expect(0);
+    fs::rename(lab.path("meta"), lab.path("before")).unwrap();
+    symlink(lab.path("disk"), lab.path("meta")).unwrap();
+    // As another disk: programs of other tests may have this one in name spaces of their own, and would keep it as it is.
+    let again = format!(
+        "if [ -e {cut} ]; then umount {point}; cp --sparse=always {image} {image}.$$.$n; \
+         mount -o loop {image}.$$.$n {point}; image={image}.$$.$n; n=$n.; rm {cut}; fi",
+        cut = lab.path("cut").display(),
+        point = lab.path("disk").display(),
+        image = "$image",
+    );
+    lab.keep_meta_with(&format!("image=${{image:-{}}}; {again}", image.display()));
+    let mount = lab.path("m0");
+    let path = |name: &str| mount.join(name);
+    fs::create_dir(path("dir")).unwrap();
+    let (kept, small) = (make(&path("kept")), make(&path("small")));
+    for file in [&kept, &small] {
+        file.write_all_at(b"first", 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    let directory = File::open(path("dir")).unwrap();
+    directory.sync_all().unwrap();
+
+    // The process alone.
+    small.write_all_at(b"again", 0).unwrap();
+    lab.restart_kept_meta();
+    small.sync_all().unwrap();
+    directory.sync_all().unwrap();
+
+    let other = File::options().write(true).open(path("small")).unwrap();
+    small.write_all_at(b"other", 0).unwrap();
+    fs::write(path("dir/name"), "").unwrap();
+    cut_power_of_meta(&lab);
+    assert_lost(small.sync_all());
+    small.sync_all().unwrap();
+    assert_lost(other.sync_all());
+    other.sync_data().unwrap();
+    assert_lost(directory.sync_all());
+    directory.sync_all().unwrap();
+    kept.sync_all().unwrap();
+    assert_eq!(fs::read(path("kept")).unwrap(), b"first");
+
+    // Made once more, it is durable, and a loss of nothing is not told.
+    small.write_all_at(b"third", 0).unwrap();
+    small.sync_all().unwrap();
+    fs::write(path("dir/name"), "").unwrap();
+    directory.sync_all().unwrap();
+    cut_power_of_meta(&lab);
+    small.sync_all().unwrap();
+    directory.sync_all().unwrap();
+    assert_eq!(fs::read(path("small")).unwrap(), b"third");
+    assert!(path("dir/name").exists());
+
+    // What is gone altogether is told, too.
+    let gone = make(&path("gone"));
+    cut_power_of_meta(&lab);
+    assert_lost(gone.sync_all());
+    drop((kept, small, other, directory, gone));
+    lab.stop_kept();
     drop(disk);
 }

@@ -49,6 +49,7 @@ fn client(directory: &Path) -> Arc<Client> {
     let map = Arc::new(RwLock::new(Arc::new(map)));
     let storage = Arc::new(StorageService::new());
     let meta = MetaConfig {
+        has_lost: false,
         keeps_sessions: false,
         lane: Arc::new(lane),
         env: env.clone(),

@@ -14,6 +14,7 @@ use crate::reports::Reports;
 use crate::split::SplitDirectories;
 use crate::told::AttributesTold;
 use crate::unsynced::Unsynced;
+use crate::unsynced_meta::UnsyncedMeta;
 use crate::untold::Untold;
 use ashlar_env::{Env, Signal, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
@@ -79,6 +80,7 @@ pub struct Client {
     pub(crate) closes: Arc<Closes>,
     /// What was changed and not synced.
     pub(crate) unsynced: Unsynced,
+    pub(crate) unsynced_meta: UnsyncedMeta,
     /// Directories of whose listing something waits.
     pub(crate) listed: Arc<AtomicUsize>,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
@@ -159,6 +161,7 @@ impl Client {
             listed: Arc::default(),
             closes: Arc::new(Closes::new(config.comes_back, tasks.signal())),
             unsynced: Unsynced::default(),
+            unsynced_meta: UnsyncedMeta::default(),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),
             lock_starts: LockStarts::default(),

@@ -34,6 +34,7 @@ mod split;
 mod through;
 mod told;
 mod unsynced;
+mod unsynced_meta;
 mod untold;
 mod xattr;
 

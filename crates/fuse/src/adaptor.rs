@@ -276,8 +276,8 @@ impl Filesystem for Adaptor {
         self.on_releasedir(args)
     }
 
-    fn fsyncdir(&self, _: &Request<'_>, _: &Fsync, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
-        self.sync(late::Sync::Names, None, deferral)
+    fn fsyncdir(&self, request: &Request<'_>, _: &Fsync, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
+        self.sync(late::Sync::Names(self.inode(request.node)), None, deferral)
     }
 
     fn getlk(&self, request: &Request<'_>, lock: &LockRequest) -> Result<FileLock, Errno> {

@@ -218,6 +218,7 @@ impl MetaService {
                 }
                 Ok(MetaReply::Done)
             }
+            Reclaim::Losses => Ok(MetaReply::LostSince(self.lost_since)),
         }
     }
 

@@ -59,6 +59,8 @@ pub struct MetaConfig {
     pub keeps_sessions: bool,
     /// The storage services, for what metadata itself asks of them: cutting, deleting, measuring.
     pub storage: Arc<dyn StorageCalls>,
+    /// Whether something that was acknowledged and not synced may be missing in `lane`: sessions that outlive the service are told.
+    pub has_lost: bool,
     /// Other metadata servers, and which node this one is; `None` where it is the only one for ever. With others it has the shards that the map says.
     pub peers: Option<(Arc<dyn MetaPeers>, NodeId)>,
 }
@@ -76,6 +78,8 @@ pub struct MetaService {
     awaited: lasting::Awaited,
     /// Which start this is.
     incarnation: u64,
+    /// The last one after which something that was acknowledged may have been lost; 0 for none.
+    lost_since: u64,
     opens: Mutex<opens::OpenTable>,
     leases: Mutex<LeaseTable>,
     /// Signalled when a recall or a block ends.

@@ -35,8 +35,8 @@ enum Standing {
 }
 
 impl MetaService {
-    /// No inode id is given out that a lost part of the log may have given out before.
-    pub(crate) fn skip_inode_ids(&self) -> Result<(), Errno> {
+    /// Begins a start, after which something may be missing if it `has_lost`: no inode id is given out that a lost part of the log may have given out before.
+    pub(crate) fn skip_inode_ids(&self, has_lost: bool) -> Result<(), Errno> {
         let shards: Vec<_> = self.shards_here().0.iter().collect();
         let creds = itself();
         self.mutate(
@@ -44,7 +44,7 @@ impl MetaService {
             number::SKIP_INODE_IDS,
             |txn, _| {
                 shards.iter().try_for_each(|&shard| verb::skip_inode_ids(txn, shard))?;
-                verb::next_incarnation(txn).map(drop)
+                verb::next_incarnation(txn, has_lost).map(drop)
             },
             |(), _| (),
         )?;

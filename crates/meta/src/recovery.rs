@@ -47,6 +47,7 @@ impl MetaService {
             .as_ref()
             .is_none_or(|(_, node)| config.map.read().primary(InodeId::ROOT.home()) == Some(*node));
         let incarnation = incarnation_after(&config.lane, has_root_shard);
+        let lost_since = if config.has_lost { incarnation } else { last_loss(&config.lane) };
         let (peers, node) = config.peers.unzip();
         let shards = config.map.read().shards.len();
         let node = node.unwrap_or_default();
@@ -63,6 +64,7 @@ impl MetaService {
             opens: Default::default(),
             awaited: Default::default(),
             incarnation,
+            lost_since,
             leases: Mutex::new(LeaseTable::above(incarnation << COUNT_BITS)),
             leases_changed: tasks.signal(),
             trim_pause: tasks.signal(),
@@ -86,7 +88,7 @@ impl MetaService {
             .map_err(|error| service.answer(&error.into()))?
             .is_some();
         if has_root || !has_root_shard {
-            service.skip_inode_ids()?;
+            service.skip_inode_ids(config.has_lost)?;
         } else {
             let creds = itself();
             let caller = Caller::new(OpId::default(), &creds);
@@ -257,6 +259,13 @@ fn if_not_held(what: &str, outcome: Result<(), Errno>) -> Result<(), Errno> {
         return Ok(());
     }
     outcome
+}
+
+/// The number of the last start after which something may have been lost. What cannot be read counts as none, as below.
+fn last_loss(lane: &Lane) -> u64 {
+    let reader = lane.read();
+    let snapshot: &dyn Snapshot = &reader;
+    Txn::new(snapshot).get_record(&key::last_loss(), "number of a start").ok().flatten().unwrap_or(0)
 }
 
 /// The number of this start. What cannot be read counts as none: the service finds that out by itself in a moment.

@@ -155,6 +155,8 @@ struct Core {
     incoming: Option<take_all::Incoming>,
     /// Why it takes no part any more.
     broken: Option<String>,
+    /// The power was cut before something was stored that this machine had acknowledged, and it was in sync ever since; the lane does not say so yet.
+    is_left_short: bool,
     is_stopping: bool,
     /// Kept, so that a step allocates nothing.
     out: Vec<Command<NodeId>>,
@@ -187,6 +189,9 @@ impl Replica {
         let keeps_log = stored.as_ref().is_some_and(|stored| !stored.membership.is_alone(config.node));
         let lane = Arc::new(config.store.open(keeps_log)?);
         let mut out = Vec::new();
+        let is_left_short = stored.as_ref().is_some_and(|stored| {
+            stored.content == Content::Short && stored.membership.is_in_sync(config.node)
+        });
         let machine = match stored {
             Some(stored) => {
                 // ORDER: that something is missing is noted before anything is done by it.
@@ -219,6 +224,7 @@ impl Replica {
             services_begun: 0,
             incoming: None,
             broken: None,
+            is_left_short,
             is_stopping: false,
             out: Vec::new(),
         };
@@ -354,9 +360,11 @@ impl Replica {
         }
         lane.flush_here()?;
         {
-            let stored = self.core.lock().machine.member().to_store();
-            let clean = store::Kept::new(stored, self.config.store.continuity(), true);
-            self.config.store.keep(&clean.encode())?;
+            let core = self.core.lock();
+            let (stored, is_left_short) = (core.machine.member().to_store(), core.is_left_short);
+            drop(core);
+            let span = if is_left_short { None } else { self.config.store.continuity() };
+            self.config.store.keep(&store::Kept::new(stored, span, !is_left_short).encode())?;
         }
         lane.close()
     }

@@ -169,10 +169,10 @@ pub fn shard_of(key: &[u8]) -> ShardId {
     ShardId(u16::from_be_bytes([key[0], key[1]]))
 }
 
-/// Whether a key is of what a server keeps for itself, whichever shards it has: sessions, kept answers, starts, notes of shards to come, and whether it
-/// has taken its share.
+/// Whether a key is of what a server keeps for itself, whichever shards it has: sessions, kept answers, starts, notes of shards to come, whether it
+/// has taken its share, and when it has lost something.
 pub fn is_of_server(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'J' | b'N' | b'P' | b'R' | b'S'))
+    matches!(key.get(2), Some(b'J' | b'N' | b'P' | b'R' | b'S' | b'U'))
 }
 
 /// Key of the note that the server has taken its share of empty shards.
@@ -228,6 +228,11 @@ pub fn session_of(key: &[u8]) -> Option<SessionId> {
 /// Key of how often the service was started.
 pub fn incarnation() -> Key {
     session(SessionId(0))
+}
+
+/// Key of the last start of the service after which something that was acknowledged may have been lost.
+pub fn last_loss() -> Key {
+    start(ShardId(0), b'U')
 }
 
 /// Key of the answer to the last call of `session` in `slot`.

@@ -246,6 +246,7 @@ impl Machine {
             is_spilling: Arc::new(AtomicBool::new(false)),
         };
         let config = MetaConfig {
+            has_lost: false,
             keeps_sessions: false,
             lane: Arc::new(lane),
             env: env.clone(),

@@ -191,6 +191,7 @@ impl Site {
         }
         let peers: Arc<dyn MetaPeers> = Arc::new(Wire(Arc::downgrade(self)));
         let config = MetaConfig {
+            has_lost: false,
             lane: Arc::new(self.lane(at)),
             env: self.env.clone(),
             name_hash_key: HASH_KEY,

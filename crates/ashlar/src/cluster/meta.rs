@@ -11,6 +11,7 @@ mod copy_store;
 mod host;
 mod papers;
 mod service;
+mod span;
 
 pub use copy_store::{has_only_copies, kept_in as copies_in, lane_of as lane_of_copy};
 
@@ -107,6 +108,7 @@ impl Site<'_> {
         host.stop();
         if let Some(running) = plain.take() {
             running.stop(member)?;
+            span::end(&**self.disk)?;
         }
         starts.end(member);
         outcome
@@ -135,6 +137,7 @@ impl Site<'_> {
         {
             tracing::info!("the metadata of this server is kept in copies from now on");
             running.stop(self.member)?;
+            span::end(&**self.disk)?;
             host.found_own(uuid)?;
         }
         Ok(())
@@ -144,17 +147,18 @@ impl Site<'_> {
     fn open(&self, own: Holding) -> Result<Opened> {
         let (member, disk) = (self.member, self.disk);
         let older = OlderCopy::load(disk)?;
+        let has_lost = span::may_lack_something(&**disk)?;
         let lane = open_lane(disk, self.path, &member.env, member.name.cluster, LaneConfig::default())?;
         // ORDER: who is refused has not taken it over from the newest one.
         older.iter().try_for_each(|older| require_shards(older, &lane, member))?;
         meta_directory::confirm(member, &own)?;
         let (uuid, starts) = (own.uuid, HeldStarts::keep(member, Role::Meta, vec![own])?);
-        Ok(Opened { lane: Arc::new(lane), uuid, older, starts })
+        Ok(Opened { lane: Arc::new(lane), has_lost, uuid, older, starts })
     }
 
     /// Serves from the log of the directory.
     fn begin(&self, opened: &Opened, restored: Option<RestoredNote>, doors: Doors) -> Result<Running> {
-        let Opened { lane, uuid, older, starts } = opened;
+        let Opened { lane, has_lost, uuid, older, starts } = opened;
         let (member, disk, uuid) = (self.member, self.disk, *uuid);
         let path = self.path.display().to_string();
         let reply = member.ask(&ManagerRequest::MetaIdentity { uuid, path })?;
@@ -168,8 +172,12 @@ impl Site<'_> {
         older.iter().try_for_each(|older| older.skip_starts(disk, lane))?;
         let (lane, args) = (lane.clone(), self.args);
         let start = epoch;
-        let parts = Parts { member, lane, name_hash_key, start, copy: None, args, shows_metrics: true };
+        let has_lost = *has_lost;
+        let parts =
+            Parts { member, lane, has_lost, name_hash_key, start, copy: None, args, shows_metrics: true };
         let mut running = Running::start(&parts)?;
+        // ORDER: the log has it by now that something may be lost.
+        span::begin(&**disk)?;
         // Whoever has taken it over meanwhile is not to be settled with.
         starts.stop_if_lost();
         let is_behind = restored.is_some() || older.is_some();
@@ -188,6 +196,8 @@ impl Site<'_> {
 /// Metadata that may be served.
 struct Opened {
     lane: Arc<Lane>,
+    /// Something that was acknowledged may not be in it.
+    has_lost: bool,
     uuid: [u8; 16],
     older: Option<OlderCopy>,
     starts: HeldStarts,

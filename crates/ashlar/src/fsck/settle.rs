@@ -79,6 +79,7 @@ pub fn settle_lane(
         storage.add_target(*id, store.clone());
     }
     let config = MetaConfig {
+        has_lost: false,
         keeps_sessions: false,
         lane: Arc::new(lane),
         env: state.env.clone(),

@@ -56,6 +56,7 @@ impl Services {
             storage.add_target(id, store);
         }
         let meta_config = MetaConfig {
+            has_lost: false,
             keeps_sessions: false,
             lane: Arc::new(lane),
             env: state.env.clone(),

@@ -351,6 +351,7 @@ fn create(disk: &Arc<dyn Disk>, meta: &Path, env: &Env) -> Result<Manager> {
     let draft = Manager::draft(disk, "", env)?;
     let lane = open_lane(disk, meta, env, draft.identity.cluster, LaneConfig::default())?;
     let config = MetaConfig {
+        has_lost: false,
         keeps_sessions: false,
         lane: Arc::new(lane),
         env: env.clone(),

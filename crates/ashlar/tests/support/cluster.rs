@@ -314,12 +314,18 @@ impl Lab {
     /// closes them on the way, which waits for the metadata server.
     #[track_caller]
     pub fn keep_meta(&mut self) {
+        self.keep_meta_with(":");
+    }
+
+    /// As [`Lab::keep_meta`], with commands of the shell that are carried out each time it has ended.
+    #[track_caller]
+    pub fn keep_meta_with(&mut self, between: &str) {
         self.meta.kill();
         let path = |name: &str| self.path(name).display().to_string();
         let listen = format!("{}:{}", self.host, self.ports[1]);
         let keeper = format!(
             "while [ ! -e {stop} ]; do {binary} meta --meta {meta} --listen {listen} --identity {own} & echo $! > {pid}.new; \
-             mv {pid}.new {pid}; wait $!; done",
+             mv {pid}.new {pid}; wait $!; {between}; done",
             stop = path("mds.stop"),
             binary = binary().display(),
             meta = path("meta"),
@@ -329,7 +335,8 @@ impl Lab {
         self.meta = start(self.dir.path(), "mds", Command::new("sh").args(["-c", &keeper]), "serves");
     }
 
-    fn kept_meta(&self) -> i32 {
+    /// The process of the metadata server that is kept.
+    pub fn kept_meta(&self) -> i32 {
         fs::read_to_string(self.path("mds.pid")).unwrap().trim().parse().unwrap()
     }
 

@@ -4,14 +4,14 @@ use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
 use ashlar_types::message::{LeaseSet, SyncScope};
-use ashlar_types::{Errno, FileLayout, InodeId};
+use ashlar_types::{Durability, Errno, FileLayout, InodeId};
 use std::sync::Arc;
 
 impl Client {
     /// Makes content and attributes of a file durable.
     ///
     /// # Errors
-    /// What storage and metadata answer; final, as of `fsync(2)`. `EIO` also when a storage server may have lost what was written before: once through each handle.
+    /// What storage and metadata answer; final, as of `fsync(2)`. `EIO` also when a server may have lost what was written or changed before: once through each handle.
     pub fn fsync(&self, handle: &Handle) -> Result<(), Errno> {
         let (known, has_lease) = {
             let mut state = handle.file.state.lock();
@@ -35,9 +35,17 @@ impl Client {
             self.count_if_unsure(&handle.file);
             self.report(&handle.file, false)?;
             let generation = layout.as_ref().map(|layout| layout.generation);
+            let noted = self.unsynced_meta.noted(inode);
             match self.sync_meta(SyncScope::File { inode, generation }) {
                 Err(Errno::EAGAIN) => layout = self.layout_now(inode)?,
-                Ok(()) => return handle.file.state.lock().tell_loss(handle.description()),
+                Ok(()) => {
+                    let mut state = handle.file.state.lock();
+                    // What is to be durable before it is answered is not lost.
+                    if self.unsynced_meta.synced(inode, noted) && state.durability != Durability::Sync {
+                        state.note_loss();
+                    }
+                    return state.tell_loss(handle.description());
+                }
                 Err(errno) => return Err(errno),
             }
         }
@@ -56,8 +64,10 @@ impl Client {
     /// `fsync` of a directory: entries are durable.
     ///
     /// # Errors
-    /// What metadata answers; final.
-    pub fn fsyncdir(&self) -> Result<(), Errno> {
-        self.sync_meta(SyncScope::Names)
+    /// What metadata answers; final. `EIO` also when a metadata server may have lost what was changed of it before: once.
+    pub fn fsyncdir(&self, directory: InodeId) -> Result<(), Errno> {
+        let noted = self.unsynced_meta.noted(directory);
+        self.sync_meta(SyncScope::Names)?;
+        if self.unsynced_meta.synced(directory, noted) { Err(Errno::EIO) } else { Ok(()) }
     }
 }

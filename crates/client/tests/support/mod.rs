@@ -225,6 +225,7 @@ impl World {
         }
         let map = Arc::new(RwLock::new(Arc::new(map(1 + more.len() as u16))));
         let meta = MetaConfig {
+            has_lost: false,
             keeps_sessions: false,
             lane: Arc::new(lane),
             env: env.clone(),

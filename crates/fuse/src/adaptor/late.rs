@@ -75,8 +75,8 @@ pub(super) enum Rest {
 pub(super) enum Sync {
     /// One file.
     File(Arc<Handle>),
-    /// Names.
-    Names,
+    /// Names in a directory.
+    Names(ashlar_types::InodeId),
     /// Everything.
     All,
 }
@@ -85,7 +85,7 @@ impl Sync {
     pub(super) fn carry_out(&self, client: &Client) -> Result<(), Errno> {
         Ok(match self {
             Sync::File(handle) => client.fsync(handle),
-            Sync::Names => client.fsyncdir(),
+            Sync::Names(directory) => client.fsyncdir(*directory),
             Sync::All => client.sync(),
         }?)
     }

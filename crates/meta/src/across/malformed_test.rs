@@ -173,6 +173,7 @@ impl Site {
     fn start(self: &Arc<Site>, at: usize) {
         let peers: Arc<dyn MetaPeers> = Arc::new(Wire(Arc::downgrade(self)));
         let config = MetaConfig {
+            has_lost: false,
             lane: Arc::new(self.lane(at)),
             env: Env::os(),
             name_hash_key: HASH_KEY,

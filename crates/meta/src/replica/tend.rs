@@ -45,29 +45,51 @@ impl Replica {
         learned
     }
 
+    /// See [`super::Tenure::loss_noted`].
+    pub(super) fn loss_noted(&self) -> Result<(), KvError> {
+        // ORDER: as in `learn`.
+        let stored = {
+            let mut core = self.core.lock();
+            while core.is_learning {
+                self.turned.wait_for(&mut core, LOOK);
+            }
+            core.is_learning = true;
+            core.is_left_short = false;
+            core.machine.member().to_store()
+        };
+        let kept = self.config.store.keep(&Kept::new(stored, self.config.store.continuity(), false).encode());
+        self.core.lock().is_learning = false;
+        self.turned.notify_all();
+        kept
+    }
+
     fn learn_and_store(self: &Arc<Self>, newer: &Membership<NodeId>) -> Result<(), KvError> {
         let now = || self.config.env.clock.monotonic();
         // Stored beforehand as it will most likely be, so that between two groups there is no disk to wait for.
-        let mut written = {
+        let (mut written, is_left_short) = {
             let core = self.core.lock();
             if core.broken.is_some() {
                 return Ok(());
             }
-            let mut probe = core.machine.clone();
+            let (mut probe, is_left_short) = (core.machine.clone(), core.is_left_short);
             drop(core);
             probe.learn(newer, now(), &mut Vec::new());
             if !probe.member().is_storing() {
                 return Ok(());
             }
-            probe.member().to_store()
+            (probe.member().to_store(), is_left_short && newer.is_in_sync(self.config.node))
         };
+        // Until somebody was told, the next start is to find that something is missing.
+        let span = || if is_left_short { None } else { self.config.store.continuity() };
         loop {
-            let kept = Kept::new(written.clone(), self.config.store.continuity(), false);
+            let kept = Kept::new(written.clone(), span(), false);
             self.config.store.keep(&kept.encode())?;
             let missing = self.lane().between_groups(|| {
                 let mut core = self.core.lock();
                 let mut out = Vec::new();
                 core.machine.learn(newer, now(), &mut out);
+                // Out of sync it is given what it lacks.
+                core.is_left_short &= core.machine.member().membership().is_in_sync(self.config.node);
                 let wanted = core.machine.member().to_store();
                 let missing = (written != wanted).then_some(wanted);
                 if missing.is_none() {

@@ -1,7 +1,7 @@
 //! A metadata service that runs from a copy, from its begin to its end: what it may do in between.
 
 use super::{Replica, Service};
-use ashlar_kv::Lane;
+use ashlar_kv::{KvError, Lane};
 use ashlar_rpc::{DeliverOnce, HoldsBack};
 use std::sync::Arc;
 
@@ -16,6 +16,19 @@ impl Tenure {
     /// What the service runs on.
     pub fn lane(&self) -> &Arc<Lane> {
         &self.lane
+    }
+
+    /// Whether something that was acknowledged may not be in the lane: this machine, and all others that had it, have lost their power, and it goes on with what is left.
+    pub fn has_lost(&self) -> bool {
+        self.replica.core.lock().is_left_short
+    }
+
+    /// The lane says from now on that something was lost, and so do all copies of it.
+    ///
+    /// # Errors
+    /// When that cannot be stored: the next start takes what there is for short once more.
+    pub fn loss_noted(&self) -> Result<(), KvError> {
+        self.replica.loss_noted()
     }
 
     /// Whether the service may say something to others: nobody else can serve by now.

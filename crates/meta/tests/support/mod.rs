@@ -110,6 +110,7 @@ impl Server {
         let pools = vec![Pool { id: PoolId(0), name: "default".into() }];
         let map = ClusterMap { cluster: CLUSTER, pools, ..map.clone() };
         let config = MetaConfig {
+            has_lost: false,
             lane: Arc::new(lane),
             env,
             name_hash_key: [7; 16],

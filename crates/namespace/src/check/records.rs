@@ -297,14 +297,15 @@ fn check_sessions(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop>
     Ok(())
 }
 
-/// What there is only with several metadata servers: the number of moves, shards to come, operations under way.
+/// What there is only with several metadata servers: the number of moves, shards to come, operations under way; and when something was lost.
 fn check_servers(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
-    for table in [b'J', b'M', b'P', b'T'] {
+    for table in [b'J', b'M', b'P', b'T', b'U'] {
         let (from, to) = key::table_range(shard, table);
         checker.scan(&from, &to, &mut |checker, record_key, value| {
             let (is_key, is_value) = match table {
                 b'J' => (*record_key == key::joined()[..], value.is_empty()),
                 b'M' => (*record_key == key::moves()[..], codec::decode::<u64>(value, "moves").is_ok()),
+                b'U' => (*record_key == key::last_loss()[..], codec::decode::<u64>(value, "start").is_ok()),
                 b'P' => {
                     let is_note = codec::decode::<Arriving>(value, "place").is_ok();
                     (*record_key == key::arriving(shard)[..], is_note)

@@ -13,13 +13,16 @@ pub fn incarnation_after(last: Option<u64>) -> u64 {
     last.unwrap_or(0).wrapping_add(1) & INCARNATION_MAX
 }
 
-/// Notes one more start; tells its number.
+/// Notes one more start, and whether something that was acknowledged before may have been lost; tells its number.
 ///
 /// # Errors
 /// [`NsError::Kv`] when the store cannot answer.
-pub fn next_incarnation(txn: &mut Txn<'_>) -> Result<u64, NsError> {
+pub fn next_incarnation(txn: &mut Txn<'_>, has_lost: bool) -> Result<u64, NsError> {
     let next = incarnation_after(txn.get_record(&key::incarnation(), "number of starts")?);
     txn.put_record(key::incarnation(), &next);
+    if has_lost {
+        txn.put_record(key::last_loss(), &next);
+    }
     txn.mark_frees_space();
     Ok(next)
 }

@@ -418,6 +418,10 @@ impl RemoteMeta {
         let mut pause = LATER_PAUSE;
         loop {
             match exchange(&self.routes, server, &call, (false, true), deadline) {
+                // What was lost before the session told the server what it has, or opened, is nothing to it.
+                Ok(MetaAnswer::Reply(MetaReply::LostSince(start))) if presence.is_reclaimed(start) => {
+                    return Ok(MetaReply::LostSince(0));
+                }
                 Ok(MetaAnswer::Reply(reply)) => {
                     if is_all {
                         presence.note_reclaimed(incarnation);

@@ -230,6 +230,7 @@ impl Server {
     fn service(&self, site: &Arc<Site>, env: &Env) -> Result<Arc<MetaService>, String> {
         let peers: Arc<dyn MetaPeers> = Arc::new(Wire { from: self.at, site: site.me.clone() });
         let config = MetaConfig {
+            has_lost: false,
             lane: Arc::new(self.lane(site, &self.prefix())?),
             env: env.clone(),
             name_hash_key: HASH_KEY,

@@ -67,6 +67,7 @@ impl Services {
         let engine = MemoryEngine::new();
         let lane = open_lane(&meta_disk, &engine, &env, cluster);
         let config = MetaConfig {
+            has_lost: false,
             keeps_sessions: false,
             lane: Arc::new(lane),
             env: env.clone(),

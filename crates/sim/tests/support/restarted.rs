@@ -100,6 +100,7 @@ impl Machine {
         let config = LaneConfig { reserve_bytes: 0, segment_bytes: 256 << 10, ..LaneConfig::default() };
         let engine = Box::new(self.engine.clone());
         let config = MetaConfig {
+            has_lost: false,
             lane: Arc::new(Lane::open(disk, "lane", engine, &self.env, CLUSTER, config).unwrap()),
             env: self.env.clone(),
             name_hash_key: [7; 16],

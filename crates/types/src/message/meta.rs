@@ -527,6 +527,8 @@ pub enum Reclaim {
     Locks(Vec<(LockRequest, DescriptionId)>),
     /// That was all, and no attributes or names from before are cached any more.
     Done,
+    /// Nothing is told: asks, before anything else, whether what the server had answered to the session before may be lost; answered by [`MetaReply::LostSince`].
+    Losses,
 }
 
 /// What a session has of a file.
@@ -666,6 +668,8 @@ pub enum MetaReply {
     Slices(SplitDirectory),
     /// Closed; the last attributes of inodes that are gone with that.
     Closed { gone: Vec<Attr> },
+    /// The number of the last start of the server after which something that was answered before, and not synced, may have been lost; 0: none since the session told it what it has.
+    LostSince(u64),
 }
 
 /// Sent to a session without being asked.

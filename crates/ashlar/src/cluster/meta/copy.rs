@@ -300,6 +300,7 @@ impl Copy {
         let parts = Parts {
             member: &member,
             lane: tenure.lane().clone(),
+            has_lost: tenure.has_lost(),
             name_hash_key,
             start: epoch,
             copy: Some(tenure.clone()),
@@ -307,6 +308,9 @@ impl Copy {
             shows_metrics,
         };
         let mut running = Running::start(&parts)?;
+        if parts.has_lost {
+            tenure.loss_noted()?;
+        }
         let announcement = announcement_of_copy(&doors.places, (server, epoch));
         let announce = || {
             let told = site.member.managers.call(&announcement, Instant::now() + ANNOUNCE_MAX);

@@ -40,6 +40,8 @@ pub struct Parts<'a> {
     /// The metadata server.
     pub member: &'a Member,
     pub lane: Arc<Lane>,
+    /// Something that was acknowledged may not be in the lane.
+    pub has_lost: bool,
     pub name_hash_key: [u8; 16],
     /// The epoch at which it is begun, later with every start.
     pub start: Epoch,
@@ -122,6 +124,7 @@ impl Running {
             );
         }
         let config = MetaConfig {
+            has_lost: parts.has_lost,
             lane: parts.lane.clone(),
             env: member.env.clone(),
             name_hash_key: parts.name_hash_key,

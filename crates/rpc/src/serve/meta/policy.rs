@@ -174,6 +174,7 @@ fn attributes_of(reply: &mut MetaReply, mut change: impl FnMut(&mut Attr)) {
         | MetaReply::LockQueued
         | MetaReply::LockConflict { .. }
         | MetaReply::Reclaimed { .. }
+        | MetaReply::LostSince(_)
         | MetaReply::Slices(_) => {}
     }
 }

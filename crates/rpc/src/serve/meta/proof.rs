@@ -178,7 +178,7 @@ impl MetaEndpoint {
                 locks.retain(|(lock, _)| is_open(lock.inode));
                 call(Reclaim::Locks(locks))
             }
-            Reclaim::Done => call(Reclaim::Done),
+            other @ (Reclaim::Done | Reclaim::Losses) => call(other),
         }
     }
 

@@ -121,7 +121,7 @@ impl MetaEndpoint {
                 outcome?;
                 call(Reclaim::Locks(locks))
             }
-            Reclaim::Done => call(Reclaim::Done),
+            other @ (Reclaim::Done | Reclaim::Losses) => call(other),
         }
     }
 }
