@@ -70,7 +70,6 @@ impl Opening {
         expected: &TargetIdentity,
         config: &Config,
     ) -> Result<Opening, ChunkError> {
-        let header = target::require_identity(&**disk, expected)?;
         let stop = Arc::new(StopSwitch::new(Arc::clone(disk)));
         // ORDER: before anything is read that a failed sync may have left in memory alone.
         let is_after_loss = disk.end_loss();
@@ -79,6 +78,7 @@ impl Opening {
         if is_after_loss {
             tracing::warn!(target = %expected.target, "the target has stopped after an error of its disk: what was not durable then may be lost");
         }
+        let header = target::require_identity(&**disk, expected)?;
         let engine = engine().map_err(opening_error)?;
         let lane =
             Lane::open(Arc::clone(disk), INDEX_DIR, engine, env, expected.cluster, config.index.clone())
@@ -221,7 +221,8 @@ impl ChunkStore {
         // what the header said before, before it is in the header.
         index.flush(position)?;
         if let Some(start) = config.start {
-            target::note_start(&*disk, expected, start)?;
+            let noted = target::note_start(&*disk, expected, start);
+            noted.inspect_err(|error| drop(stop.stop("note a start".into(), error)))?;
         }
         let space = Space::new(Arc::clone(&disk), Arc::clone(&env.clock), |total| config.reserve(total))?;
         let store = ChunkStore {

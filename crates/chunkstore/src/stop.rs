@@ -16,19 +16,38 @@ pub(crate) struct StopSwitch {
     disk: Arc<dyn Disk>,
     is_stopped: AtomicBool,
     reason: Mutex<Option<String>>,
-    /// What may be lost by that is noted on the disk, for the next open.
-    is_noted: AtomicBool,
+    /// A write or a sync has failed.
+    has_failed: AtomicBool,
+    /// What may be lost by that is to be noted on the disk, for the next open.
+    is_to_note: AtomicBool,
 }
 
 impl StopSwitch {
     /// Of a target on `disk`, which goes on.
     pub(crate) fn new(disk: Arc<dyn Disk>) -> StopSwitch {
-        let (is_stopped, is_noted) = (AtomicBool::new(false), AtomicBool::new(false));
-        StopSwitch { disk, is_stopped, reason: Mutex::default(), is_noted }
+        StopSwitch {
+            disk,
+            is_stopped: AtomicBool::new(false),
+            reason: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            is_to_note: AtomicBool::new(false),
+        }
     }
 
-    /// Stops the target, unless it is stopped already; the error for the caller.
+    /// Stops the target, unless it is stopped already, because a write or a sync has failed; the error for the caller.
     pub(crate) fn stop(&self, what: String, error: &dyn Display) -> ChunkError {
+        // What fails after a stop in good order has nothing left to lose.
+        let is_closed = self.reason.lock().as_deref() == Some(CLOSED);
+        let stopped = self.stop_for(what, error);
+        if !is_closed && !self.has_failed.swap(true, Ordering::AcqRel) {
+            self.is_to_note.store(true, Ordering::Release);
+            self.note_again();
+        }
+        stopped
+    }
+
+    /// The same for a reason for which nothing is lost, or is noted as that by whoever found it.
+    fn stop_for(&self, what: String, error: &dyn Display) -> ChunkError {
         let mut reason = self.reason.lock();
         if reason.is_none() {
             let first = format!("{what}: {error}");
@@ -36,31 +55,20 @@ impl StopSwitch {
             *reason = Some(first);
         }
         self.is_stopped.store(true, Ordering::Release);
-        let what = reason.clone().unwrap_or_default();
-        drop(reason);
-        self.note(&what);
-        ChunkError::Stopped { what }
+        ChunkError::Stopped { what: reason.clone().unwrap_or_default() }
     }
 
-    /// Notes on the disk that what was not synced may be lost, unless that is done. The disk may not answer to that either: it is tried again with each turn of the background.
-    fn note(&self, what: &str) {
-        if self.is_noted.load(Ordering::Acquire) {
+    /// Notes on the disk that what was not synced may be lost, if that is to be noted. The disk may not answer to that either: it is tried again with each turn of the background.
+    pub(crate) fn note_again(&self) {
+        if !self.is_to_note.load(Ordering::Acquire) {
             return;
         }
-        match self.disk.note_loss(what) {
-            Ok(()) => self.is_noted.store(true, Ordering::Release),
+        let reason = self.reason.lock().clone().unwrap_or_default();
+        match self.disk.note_loss(&reason) {
+            Ok(()) => self.is_to_note.store(false, Ordering::Release),
             Err(error) => {
-                tracing::error!(%error, disk = self.disk.describe(""), "the target has stopped, and that cannot be noted: unmount and mount its file system before it is used again");
+                tracing::error!(%error, disk = self.disk.describe(""), "the target has stopped, and that is not noted yet: if it cannot be, unmount and mount its file system before it is used again");
             }
-        }
-    }
-
-    /// Notes what [`StopSwitch::stop`] could not note.
-    pub(crate) fn note_again(&self) {
-        let reason = self.reason.lock().clone();
-        match reason {
-            Some(what) if what != CLOSED => self.note(&what),
-            _ => {}
         }
     }
 
@@ -79,10 +87,10 @@ impl StopSwitch {
         Err(ChunkError::Stopped { what: self.reason.lock().clone().unwrap_or_default() })
     }
 
-    /// Turns the switch when `error` says that the index stopped; hands the error on.
+    /// Turns the switch when `error` says that the index stopped, which has noted what may be lost; hands the error on.
     pub(crate) fn observe(&self, error: ChunkError) -> ChunkError {
         match error {
-            ChunkError::Stopped { what } => self.stop("index".into(), &what),
+            ChunkError::Stopped { what } => self.stop_for("index".into(), &what),
             other => other,
         }
     }

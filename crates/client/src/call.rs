@@ -149,10 +149,10 @@ impl Client {
         let directory_to = asks_for_directory.then_some(&directory);
         let caller =
             Caller { yields, directory: directory_to, ..Caller::new(OpId { session, sequence }, creds) };
-        let changing = self.changing(&request);
+        let changing = self.changing(session, &request);
         let reply = self.meta.call(caller, request);
-        if let Ok(reply) = &reply {
-            self.note_changed(&changing, reply);
+        if let (Some(changing), Ok(reply)) = (&changing, &reply) {
+            self.note_changed(changing, reply);
         }
         let kept = reply.as_ref().ok().filter(|_| !is_question && self.era() == before);
         self.ahead.end(turn, touched, (kept, directory.into_inner()), || self.env.clock.monotonic());

@@ -14,7 +14,7 @@ use crate::reports::Reports;
 use crate::split::SplitDirectories;
 use crate::told::AttributesTold;
 use crate::unsynced::Unsynced;
-use crate::unsynced_meta::UnsyncedMeta;
+use crate::unsynced_meta::{DurableAt, UnsyncedMeta};
 use crate::untold::Untold;
 use ashlar_env::{Env, Signal, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
@@ -275,13 +275,16 @@ impl Client {
         // the targets when these are synced.
         self.sync_meta(SyncScope::All)?;
         let map = self.map.read().clone();
+        let before = self.unsynced_meta.begin();
         // ORDER: data first, then the metadata that refers to it.
         let targets =
             map.targets.iter().filter(|target| target.state == ashlar_types::map::TargetState::Online);
         for target in targets {
             self.sync_target(target.id, OfChains::All)?;
         }
-        reported.and(self.sync_meta(SyncScope::All))
+        self.sync_meta(SyncScope::All)?;
+        self.unsynced_meta.durable(before, DurableAt::All);
+        reported
     }
 
     /// Makes metadata durable, and promises that the content of `scope` is.

@@ -50,3 +50,4 @@ pub use layout_text::LAYOUT_ATTRIBUTE;
 pub use names::{Found, Opened};
 pub use remains::{Remains, UnsyncedLeft};
 pub use through::{ThroughPages, ToDrop};
+pub use unsynced_meta::UnsyncedInode;

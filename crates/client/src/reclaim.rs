@@ -88,7 +88,7 @@ impl Client {
         incarnation: u64,
     ) -> Result<Vec<InodeId>, Errno> {
         // ORDER: before it answers anybody else. Who syncs afterwards is told.
-        self.ask_for_losses(session, server)?;
+        self.ask_for_losses(session, (server, incarnation))?;
         let mut lost = Vec::new();
         let is_there = |inode: InodeId| self.server_of(inode) == server;
         let files: Vec<_> = self.files.all().into_iter().filter(|file| is_there(file.inode)).collect();

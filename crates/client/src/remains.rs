@@ -5,7 +5,7 @@
 //! |---|---|
 //! | leases, what is open, locks | metadata: the session goes on |
 //! | what was written and not told | nobody: it is told before |
-//! | under which marks chunks were changed and not synced | [`Remains::unsynced`] |
+//! | under which marks chunks were changed and not synced, and in which starts of its servers metadata was | [`Remains::unsynced`], [`Remains::unsynced_meta`] |
 //! | pages, names and attributes in the kernel | the kernel: they are good for as long as the leases are |
 //! | recalls that are not answered | metadata says them once more |
 //! | which locks there are, to tell them to a server that is started anew | [`Remains`] |
@@ -18,6 +18,7 @@ use crate::file::{FileState, Handle};
 use crate::io::BlockDoubt;
 use crate::locks::note_lock;
 use crate::unsynced::UnsyncedFile;
+use crate::unsynced_meta::UnsyncedInode;
 use ashlar_types::message::{LockRequest, MetaRequest};
 use ashlar_types::{DescriptionId, Durability, Errno, InodeId, SessionId};
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,9 @@ pub struct Remains {
     /// A part by itself, of which earlier programs know nothing.
     #[serde(skip)]
     pub unsynced: UnsyncedLeft,
+    /// Another one, of which somewhat later ones know nothing: inodes of which metadata was changed and not synced.
+    #[serde(skip)]
+    pub unsynced_meta: Vec<UnsyncedInode>,
 }
 
 /// What an fsync has to know of what was changed before.
@@ -139,6 +143,7 @@ impl Client {
                 .collect(),
             told,
             unsynced: UnsyncedLeft { files: self.unsynced.all(), untold },
+            unsynced_meta: self.unsynced_meta.all(),
         })
     }
 
@@ -194,6 +199,7 @@ impl Client {
             find(through).into_iter().for_each(|handle| note_lock(handle, request));
         }
         self.unsynced.take_up(&remains.unsynced.files);
+        self.unsynced_meta.take_up(&remains.unsynced_meta);
         for (inode, untold) in &remains.unsynced.untold {
             if let Some(file) = self.files.find(*inode) {
                 file.state.lock().untold_losses.extend(untold.iter().copied());

@@ -1,37 +1,55 @@
 //! What this client has changed of metadata and not synced since, so that an fsync knows whether a metadata server has lost it meanwhile.
 //!
-//! A metadata server that was started anew is told what this client has, and tells before anything else whether it may have lost what it had answered. What was changed there before may be
-//! gone from then on, and whoever syncs it next is told. As of chunks ([`crate::unsynced`]), an inode is remembered from its first change until its next sync, also after it was closed.
+//! Of each change it is noted which start of which server has answered it. A server that was started anew tells, before anything else, the last of its starts after which something may be missing
+//! that was answered before: what was changed in an earlier one may be gone then, and whoever syncs it next is told. As of chunks ([`crate::unsynced`]), an inode is remembered from its first
+//! change until its next sync, also after it was closed.
 
 use crate::client::Client;
-use ashlar_types::message::{MetaReply, MetaRequest, Reclaim};
-use ashlar_types::{Errno, InodeId, NodeId, SessionId};
+use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim};
+use ashlar_types::{Durability, Errno, InodeId, NodeId, SessionId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Inodes that are remembered. Of one that was forgotten a sync tells nothing of what was lost before; those that were changed last are kept.
 // LIMIT: 8 MiB.
 const INODES_MAX: usize = 65_536;
 
-/// Inodes of one call.
-pub(crate) type Inodes = SmallVec<[InodeId; 2]>;
+/// A server, and which start of it has answered.
+type Start = (NodeId, u64);
 
 /// An inode of which something is not synced.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Changed {
-    /// Who has it.
-    server: NodeId,
+    /// Who has changed it, each with the oldest start.
+    // LIMIT: metadata servers.
+    by: SmallVec<[Start; 1]>,
     /// Grows with each change.
     changes: u64,
     /// Some of it may be lost, and nobody was told.
     is_lost: bool,
 }
 
-/// What was noted of an inode when a sync of it began.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Noted(Option<u64>);
+/// The same for the next process of a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsyncedInode {
+    inode: InodeId,
+    by: Vec<Start>,
+    is_lost: bool,
+}
+
+/// How much had been changed when a sync began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before(u64);
+
+/// Where a sync has made everything durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DurableAt {
+    Server(NodeId),
+    All,
+}
 
 /// See the module.
 #[derive(Default)]
@@ -43,153 +61,215 @@ struct State {
     /// By the number of the last change.
     by_age: BTreeMap<u64, InodeId>,
     changes: u64,
-    /// How often each server has lost something.
+    /// The last start of each server after which something may be missing, as far as was heard.
     // LIMIT: as metadata servers.
-    losses: FxHashMap<NodeId, u64>,
+    lost_since: FxHashMap<NodeId, u64>,
 }
 
 impl UnsyncedMeta {
-    /// How often `server` has lost something: asked before something is changed there.
-    pub fn losses(&self, server: NodeId) -> u64 {
-        self.0.lock().losses.get(&server).copied().unwrap_or(0)
-    }
-
-    /// `inode` was changed at `server`, after [`UnsyncedMeta::losses`] was `before`.
-    pub fn note(&self, inode: InodeId, (server, before): (NodeId, u64)) {
+    /// `inode` was changed, which this start of a server has answered, or a later one.
+    pub fn note(&self, inode: InodeId, start: Start) {
         let mut state = self.0.lock();
-        // Answered before the loss was heard of, or after: nobody knows.
-        let is_lost = state.losses.get(&server).copied().unwrap_or(0) != before;
-        state.changes += 1;
-        let changes = state.changes;
-        let was_lost = state.forget(inode).is_some_and(|changed| changed.is_lost);
-        if state.inodes.len() >= INODES_MAX
-            && let Some((_, oldest)) = state.by_age.pop_first()
-        {
-            state.inodes.remove(&oldest);
+        let mut changed = state.forget(inode).unwrap_or_default();
+        // Heard of before the answer was noted.
+        changed.is_lost |= state.lost_since.get(&start.0).is_some_and(|since| start.1 < *since);
+        if !changed.by.iter().any(|(server, _)| *server == start.0) {
+            changed.by.push(start);
         }
-        state.by_age.insert(changes, inode);
-        state.inodes.insert(inode, Changed { server, changes, is_lost: is_lost || was_lost });
+        state.keep(inode, changed);
     }
 
-    /// What is noted of an inode, before that is made durable.
-    pub fn noted(&self, inode: InodeId) -> Noted {
-        Noted(self.0.lock().inodes.get(&inode).map(|changed| changed.changes))
+    /// A sync begins.
+    pub fn begin(&self) -> Before {
+        Before(self.0.lock().changes)
     }
 
-    /// What was noted when a sync began is durable; tells, once, whether some of it may be lost.
+    /// What was changed before a sync began is durable at `place`. Tells, once, whether something of `inode` may be lost.
     #[must_use]
-    pub fn synced(&self, inode: InodeId, Noted(noted): Noted) -> bool {
+    pub fn synced(&self, inode: InodeId, before: Before, place: DurableAt) -> bool {
         let mut state = self.0.lock();
-        let Some(changed) = state.inodes.get_mut(&inode).filter(|_| noted.is_some()) else { return false };
-        let (is_lost, changes) = (std::mem::take(&mut changed.is_lost), changed.changes);
-        if Some(changes) == noted {
-            state.forget(inode);
-        }
+        let is_lost =
+            state.inodes.get_mut(&inode).is_some_and(|changed| std::mem::take(&mut changed.is_lost));
+        state.durable(before, place);
         is_lost
     }
 
-    /// `server` may have lost what was changed there until now.
-    pub fn lose(&self, server: NodeId) {
+    /// As [`UnsyncedMeta::synced`], of nothing in particular.
+    pub fn durable(&self, before: Before, place: DurableAt) {
+        self.0.lock().durable(before, place);
+    }
+
+    /// `server` may lack what was changed there before its start `since`.
+    pub fn lose(&self, server: NodeId, since: u64) {
         let mut state = self.0.lock();
-        *state.losses.entry(server).or_default() += 1;
-        let there = state.inodes.values_mut().filter(|changed| changed.server == server);
-        there.for_each(|changed| changed.is_lost = true);
+        let known = state.lost_since.entry(server).or_default();
+        *known = since.max(*known);
+        for changed in state.inodes.values_mut() {
+            let of_server = changed.by.iter_mut().filter(|(by, start)| *by == server && *start < since);
+            for (_, start) in of_server {
+                *start = since;
+                changed.is_lost = true;
+            }
+        }
+    }
+
+    /// Servers at which something was changed.
+    pub fn servers(&self) -> BTreeSet<NodeId> {
+        let state = self.0.lock();
+        state.inodes.values().flat_map(|changed| changed.by.iter().map(|(server, _)| *server)).collect()
+    }
+
+    /// All that is noted, for the next process.
+    pub fn all(&self) -> Vec<UnsyncedInode> {
+        let state = self.0.lock();
+        let in_order = state.by_age.values().filter_map(|inode| Some((*inode, state.inodes.get(inode)?)));
+        let left = |(inode, changed): (InodeId, &Changed)| UnsyncedInode {
+            inode,
+            by: changed.by.to_vec(),
+            is_lost: changed.is_lost,
+        };
+        in_order.map(left).collect()
+    }
+
+    /// Goes on with what the process before has left.
+    pub fn take_up(&self, left: &[UnsyncedInode]) {
+        let mut state = self.0.lock();
+        for UnsyncedInode { inode, by, is_lost } in left {
+            let changed = Changed { by: SmallVec::from_slice(by), changes: 0, is_lost: *is_lost };
+            state.forget(*inode);
+            state.keep(*inode, changed);
+        }
     }
 }
 
 impl State {
+    fn keep(&mut self, inode: InodeId, changed: Changed) {
+        self.changes += 1;
+        if self.inodes.len() >= INODES_MAX
+            && let Some((_, oldest)) = self.by_age.pop_first()
+        {
+            self.inodes.remove(&oldest);
+        }
+        self.by_age.insert(self.changes, inode);
+        self.inodes.insert(inode, Changed { changes: self.changes, ..changed });
+    }
+
     fn forget(&mut self, inode: InodeId) -> Option<Changed> {
         let changed = self.inodes.remove(&inode)?;
         self.by_age.remove(&changed.changes);
         Some(changed)
     }
+
+    /// The log of a server is durable as a whole: nothing is left to be lost of what was changed there alone.
+    fn durable(&mut self, Before(before): Before, place: DurableAt) {
+        let is_durable = |by: NodeId| place == DurableAt::All || place == DurableAt::Server(by);
+        let mut durable = Vec::new();
+        for inode in self.by_age.range(..=before).map(|(_, inode)| *inode) {
+            let Some(changed) = self.inodes.get_mut(&inode) else { continue };
+            changed.by.retain(|(server, _)| !is_durable(*server));
+            if changed.by.is_empty() && !changed.is_lost {
+                durable.push(inode);
+            }
+        }
+        durable.into_iter().for_each(|inode| drop(self.forget(inode)));
+    }
 }
 
 /// The inodes that `request` changes, or whose names; not the one that it makes.
-fn changed_by(request: &MetaRequest<'_>) -> Inodes {
+fn changed_by(request: &MetaRequest<'_>) -> SmallVec<[InodeId; 2]> {
+    let of = SmallVec::from_slice;
     match request {
         MetaRequest::Create { parent, .. }
         | MetaRequest::Mkdir { parent, .. }
         | MetaRequest::Mknod { parent, .. }
         | MetaRequest::Symlink { parent, .. }
         | MetaRequest::Unlink { parent, .. }
-        | MetaRequest::Rmdir { parent, .. } => Inodes::from_slice(&[*parent]),
-        MetaRequest::Link { inode, parent, .. } => Inodes::from_slice(&[*inode, *parent]),
-        MetaRequest::Rename { from_parent, to_parent, .. } => Inodes::from_slice(&[*from_parent, *to_parent]),
+        | MetaRequest::Rmdir { parent, .. } => of(&[*parent]),
+        MetaRequest::Link { inode, parent, .. } => of(&[*inode, *parent]),
+        MetaRequest::Rename { from_parent, to_parent, .. } => of(&[*from_parent, *to_parent]),
+        // A lease that is given back, and when it was read, are nothing that a sync is for.
+        MetaRequest::CommitWrite { inode, .. } if request.is_change() => of(&[*inode]),
         MetaRequest::Setattr { inode, .. }
         | MetaRequest::Open { inode, truncate: true, .. }
         | MetaRequest::Setxattr { inode, .. }
         | MetaRequest::Removexattr { inode, .. }
         | MetaRequest::WriteInline { inode, .. }
         | MetaRequest::AllocateInline { inode, .. }
+        // Of an empty file it binds the layout.
+        | MetaRequest::ProposeLayout { inode }
         | MetaRequest::SetLayout { inode, .. }
         | MetaRequest::LayoutSet { inode, .. }
-        | MetaRequest::SetFileset { inode, .. }
-        | MetaRequest::CommitWrite { inode, .. } => Inodes::from_slice(&[*inode]),
-        _ => Inodes::new(),
+        | MetaRequest::SetFileset { inode, .. } => of(&[*inode]),
+        _ => SmallVec::new(),
     }
 }
 
-/// The inode that a call has made, if it is told.
-fn made_by(reply: &MetaReply) -> Option<InodeId> {
-    match reply {
-        MetaReply::Attr { attr, .. } => Some(attr.inode),
-        MetaReply::Opened { open, created: true } => Some(open.attr.inode),
-        MetaReply::Elsewhere { inode, .. } => Some(*inode),
-        _ => None,
-    }
+/// What a call is about to change: the inodes, and which start of whom it was sent to.
+pub(crate) struct Changing {
+    inodes: SmallVec<[InodeId; 2]>,
+    to: NodeId,
+    start: u64,
+    session: SessionId,
+    /// A file that is there is emptied.
+    truncates: bool,
 }
-
-/// What a call is about to change: each inode, its server, and how often that had lost something before.
-pub(crate) type Changing = SmallVec<[(InodeId, (NodeId, u64)); 2]>;
 
 impl Client {
-    /// What `request` is about to change, to be noted when it is answered. Nothing where the servers lose their power together with this client.
-    pub(crate) fn changing(&self, request: &MetaRequest<'_>) -> Changing {
-        if !self.comes_back {
-            return Changing::new();
+    /// What `request` is about to change, to be noted when it is answered. Nothing where servers lose their power together with this client, or what they answer is durable.
+    pub(crate) fn changing(&self, session: SessionId, request: &MetaRequest<'_>) -> Option<Changing> {
+        if !self.comes_back || session.durability() == Durability::Sync {
+            return None;
         }
-        let of = |inode: InodeId| {
-            let server = self.server_of(inode);
-            (inode, (server, self.unsynced_meta.losses(server)))
-        };
-        changed_by(request).into_iter().map(of).collect()
+        let Addressee::Home(home) = request.addressee() else { return None };
+        let inodes = changed_by(request);
+        if inodes.is_empty() {
+            return None;
+        }
+        let to = self.server_of(home);
+        let truncates = matches!(request, MetaRequest::Create { truncate: true, .. });
+        Some(Changing { inodes, to, start: self.meta.start_of(session, to), session, truncates })
     }
 
     /// It was answered.
     pub(crate) fn note_changed(&self, changing: &Changing, reply: &MetaReply) {
-        let Some((_, (server, before))) = changing.first() else { return };
-        for (inode, at) in changing {
-            self.unsynced_meta.note(self.split_directories.shown(*inode), *at);
-        }
-        if let Some(made) = made_by(reply).filter(|made| changing.iter().all(|(inode, _)| inode != made)) {
-            let home = self.server_of(made);
-            let before = if home == *server { *before } else { self.unsynced_meta.losses(home) };
-            self.unsynced_meta.note(made, (home, before));
+        let Changing { inodes, to, start, session, truncates } = changing;
+        let (is_new, made) = match reply {
+            MetaReply::Attr { attr, .. } => (true, Some(attr.inode)),
+            MetaReply::Opened { open, created } => {
+                (*created, Some(open.attr.inode).filter(|_| *created || *truncates))
+            }
+            MetaReply::Elsewhere { inode, .. } => (true, Some(*inode)),
+            _ => (true, None),
+        };
+        let at_first_call = || self.meta.start_of(*session, *to);
+        let start = if *start == 0 { at_first_call() } else { *start };
+        // A name that was there already is as it was.
+        let changed = inodes.iter().filter(|_| is_new).map(|inode| self.split_directories.shown(*inode));
+        for inode in changed.chain(made) {
+            self.unsynced_meta.note(inode, (*to, start));
+            // Who has it takes part, or has the shard by now.
+            let home = self.server_of(inode);
+            if home != *to {
+                self.unsynced_meta.note(inode, (home, self.meta.start_of(*session, home)));
+            }
         }
     }
 
-    /// Asks `server`, which was started anew, whether it may have lost what it had answered before. To be called before anybody else is answered there.
+    /// Asks `server`, which was started anew, whether it may lack what it had answered before. To be called before anybody else is answered there.
     ///
     /// # Errors
-    /// `EAGAIN` when it was started once more.
-    pub(crate) fn ask_for_losses(&self, session: SessionId, server: NodeId) -> Result<(), Errno> {
-        let part = Reclaim::Losses;
-        let incarnation = crate::reclaim::NEWEST;
-        match self.call_in(session, MetaRequest::Reclaim { server, incarnation, part }) {
-            Ok(MetaReply::LostSince(0)) => Ok(()),
-            Ok(MetaReply::LostSince(_)) => {
-                tracing::warn!(%server, "a metadata server has lost what was changed last and not synced: the next sync of each inode that was changed says so");
-                self.unsynced_meta.lose(server);
-                Ok(())
+    /// As of the call: then it is not known.
+    pub(crate) fn ask_for_losses(&self, session: SessionId, of: (NodeId, u64)) -> Result<(), Errno> {
+        let ((server, incarnation), part) = (of, Reclaim::Losses);
+        match self.call_in(session, MetaRequest::Reclaim { server, incarnation, part })? {
+            MetaReply::LostSince(since) if since > 0 => {
+                tracing::info!(%server, since, "the metadata server has lost what was changed before a start and not synced; syncs say so");
+                self.unsynced_meta.lose(server, since);
             }
-            Err(errno @ (Errno::EAGAIN | Errno::ENOTCONN)) => Err(errno),
-            // It is of a version that does not tell.
-            other => {
-                tracing::debug!(?other, %server, "a metadata server does not tell what it has lost");
-                Ok(())
-            }
+            // None, or it is of a version that does not tell.
+            _ => {}
         }
+        Ok(())
     }
 }
 
@@ -201,46 +281,87 @@ mod tests {
     const HERE: NodeId = NodeId(1);
     const THERE: NodeId = NodeId(2);
 
+    fn sync_at(unsynced: &UnsyncedMeta, inode: InodeId, place: DurableAt) -> bool {
+        unsynced.synced(inode, unsynced.begin(), place)
+    }
+
     fn sync(unsynced: &UnsyncedMeta, inode: InodeId) -> bool {
-        unsynced.synced(inode, unsynced.noted(inode))
+        sync_at(unsynced, inode, DurableAt::Server(HERE))
+    }
+
+    fn is_empty(unsynced: &UnsyncedMeta) -> bool {
+        let state = unsynced.0.lock();
+        assert_eq!(state.inodes.len(), state.by_age.len());
+        state.inodes.is_empty()
     }
 
     #[test]
-    fn a_loss_is_told_once_of_what_was_changed_there_and_not_synced() {
+    fn a_loss_is_told_once_of_what_was_changed_there_before() {
         let unsynced = UnsyncedMeta::default();
-        let (synced, elsewhere) = (InodeId(8), InodeId(9));
-        for (inode, server) in [(FILE, HERE), (synced, HERE), (elsewhere, THERE)] {
-            unsynced.note(inode, (server, 0));
-        }
-        assert!(!sync(&unsynced, synced));
-        unsynced.lose(HERE);
-        assert!(!sync(&unsynced, synced) && !sync(&unsynced, elsewhere));
+        let elsewhere = InodeId(9);
+        unsynced.note(FILE, (HERE, 4));
+        unsynced.note(elsewhere, (THERE, 4));
+        unsynced.lose(HERE, 3);
+        assert!(!sync(&unsynced, elsewhere));
+        unsynced.note(FILE, (HERE, 4));
+        unsynced.lose(HERE, 5);
+        unsynced.lose(HERE, 5);
         // Changed once more it is still to be told.
-        unsynced.note(FILE, (HERE, 1));
+        unsynced.note(FILE, (HERE, 6));
         assert!(sync(&unsynced, FILE) && !sync(&unsynced, FILE));
-        assert!(unsynced.0.lock().inodes.is_empty() && unsynced.0.lock().by_age.is_empty());
+        assert!(!sync_at(&unsynced, elsewhere, DurableAt::All) && is_empty(&unsynced));
+    }
+
+    #[test]
+    fn a_sync_covers_all_that_was_changed_at_the_server_before() {
+        let unsynced = UnsyncedMeta::default();
+        let (directory, both) = (InodeId(8), InodeId(9));
+        unsynced.note(directory, (HERE, 1));
+        unsynced.note(both, (HERE, 1));
+        unsynced.note(both, (THERE, 1));
+        unsynced.note(FILE, (HERE, 1));
+        let before = unsynced.begin();
+        unsynced.note(FILE, (HERE, 1));
+        assert!(!unsynced.synced(InodeId(5), before, DurableAt::Server(HERE)));
+        unsynced.lose(HERE, 2);
+        assert!(!sync(&unsynced, directory) && !sync(&unsynced, both), "it is durable there");
+        assert!(sync(&unsynced, FILE), "changed while the sync was under way");
+        unsynced.lose(THERE, 2);
+        assert!(sync(&unsynced, both) && !sync_at(&unsynced, both, DurableAt::All));
+        assert!(is_empty(&unsynced));
+    }
+
+    #[test]
+    fn each_server_that_has_changed_an_inode_may_lose_it() {
+        for loses in [HERE, THERE] {
+            let unsynced = UnsyncedMeta::default();
+            unsynced.note(FILE, (HERE, 1));
+            unsynced.note(FILE, (THERE, 1));
+            unsynced.lose(loses, 2);
+            assert!(sync_at(&unsynced, FILE, DurableAt::All));
+        }
     }
 
     #[test]
     fn a_change_that_a_loss_has_overtaken_counts_as_lost() {
         let unsynced = UnsyncedMeta::default();
-        let before = unsynced.losses(HERE);
-        unsynced.lose(HERE);
-        unsynced.note(FILE, (HERE, before));
+        unsynced.lose(HERE, 3);
+        unsynced.note(FILE, (HERE, 2));
         assert!(sync(&unsynced, FILE));
-        unsynced.note(FILE, (HERE, unsynced.losses(HERE)));
+        unsynced.note(FILE, (HERE, 3));
         assert!(!sync(&unsynced, FILE));
     }
 
     #[test]
-    fn what_is_changed_while_a_sync_is_under_way_is_for_the_next_one() {
-        let unsynced = UnsyncedMeta::default();
-        unsynced.note(FILE, (HERE, 0));
-        let noted = unsynced.noted(FILE);
-        unsynced.note(FILE, (HERE, 0));
-        assert!(!unsynced.synced(FILE, noted));
-        unsynced.lose(HERE);
-        assert!(sync(&unsynced, FILE));
+    fn the_next_process_goes_on_with_what_was_noted() {
+        let (unsynced, next) = (UnsyncedMeta::default(), UnsyncedMeta::default());
+        unsynced.note(FILE, (HERE, 1));
+        unsynced.note(InodeId(8), (HERE, 1));
+        unsynced.lose(HERE, 2);
+        unsynced.note(InodeId(9), (HERE, 2));
+        next.take_up(&unsynced.all());
+        assert_eq!(next.all(), unsynced.all());
+        assert!(sync(&next, FILE) && sync(&next, InodeId(8)) && !sync(&next, InodeId(9)));
     }
 
     #[test]
@@ -250,7 +371,7 @@ mod tests {
         (0..INODES_MAX as u64).for_each(change);
         change(0);
         change(INODES_MAX as u64);
-        let is_noted = |inode: u64| unsynced.noted(InodeId(inode)).0.is_some();
+        let is_noted = |inode: u64| unsynced.0.lock().inodes.contains_key(&InodeId(inode));
         assert!(is_noted(0) && !is_noted(1) && is_noted(2) && is_noted(INODES_MAX as u64));
     }
 }

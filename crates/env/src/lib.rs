@@ -121,10 +121,10 @@ pub trait Disk: Send + Sync {
     /// The span of time it is in, for the file system of the root; `None` where the operating system does not tell.
     fn continuity(&self) -> Option<Continuity>;
     /// Notes that what was written and not synced may be lost, though machine and mount live on: a write or a sync has failed. Until [`Disk::end_loss`] the disk is in no span of
-    /// time ([`Disk::continuity`]). It outlives the process; after a power cut nobody needs it. `what` is for people.
+    /// time ([`Disk::continuity`]). It outlives the process; after a power cut nobody needs it. `what` is for people. Waits half a second at the most.
     ///
     /// # Errors
-    /// As `open(2)`: it is not noted.
+    /// It is not noted yet; on a real disk a thread goes on trying for as long as the process lives.
     fn note_loss(&self, what: &str) -> io::Result<()>;
     /// Begins a new span of time if a loss was noted, and tells whether one was. What is read from then on is what the device has, and not what the operating system has kept in memory of
     /// what it could not write. To be called by whoever opens what is there, before he reads it, and while nobody else uses it.

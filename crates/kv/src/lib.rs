@@ -32,6 +32,7 @@ use ashlar_types::{Epoch, OpId, ShardId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 
 /// A key: at most [`KEY_BYTES_MAX`] bytes; the first two are the shard, big-endian.
@@ -103,7 +104,32 @@ impl KvError {
     pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> KvError {
         KvError::Io { what: what.into(), source }
     }
+
+    /// What [`KvError::Io`] says of a sync.
+    pub(crate) fn of_sync(what: &str, source: std::io::Error) -> KvError {
+        KvError::io(format!("{SYNC} {what}"), source)
+    }
+
+    /// Whether what was written before may be gone: the disk has failed. Not what is refused before anything is done, for want of room, files, threads or rights; but of a sync that fails
+    /// everything is to be feared.
+    pub(crate) fn may_have_lost(&self) -> bool {
+        let KvError::Io { what, source } = self else { return false };
+        let is_refused = matches!(
+            source.kind(),
+            ErrorKind::StorageFull
+                | ErrorKind::QuotaExceeded
+                | ErrorKind::WouldBlock
+                | ErrorKind::PermissionDenied
+                | ErrorKind::NotFound
+                | ErrorKind::ReadOnlyFilesystem
+                | ErrorKind::OutOfMemory
+        ) || matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        !is_refused || what.starts_with(SYNC)
+    }
 }
+
+/// What errors of a sync begin with.
+const SYNC: &str = "sync";
 
 /// Looks at the pairs of a scan, a key and its value at a time, until it breaks.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;

@@ -42,6 +42,10 @@ impl<T: MetaCalls + ?Sized> MetaCalls for Counted<T> {
         self.calls.note(kind, begun.elapsed(), outcome.as_ref().err().copied());
         outcome
     }
+
+    fn start_of(&self, session: SessionId, server: NodeId) -> u64 {
+        self.inner.start_of(session, server)
+    }
 }
 
 impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {

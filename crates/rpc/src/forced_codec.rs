@@ -5,7 +5,7 @@
 use crate::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
-use ashlar_types::{Credentials, Errno, InodeId, SessionId};
+use ashlar_types::{Credentials, Errno, InodeId, NodeId, SessionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +58,10 @@ impl<T: MetaCalls + ?Sized> MetaCalls for ForcedCodec<T> {
         }
         let reply = self.0.call(Caller { creds: &creds, ..caller }, decoded)?;
         through(&reply, "metadata reply")
+    }
+
+    fn start_of(&self, session: SessionId, server: NodeId) -> u64 {
+        self.0.start_of(session, server)
     }
 }
 

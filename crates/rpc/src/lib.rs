@@ -106,6 +106,11 @@ pub trait MetaCalls: Send + Sync {
     /// # Errors
     /// What the verb answers; `ENOTCONN` when the session is not known (any more).
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno>;
+
+    /// A start of `server`, counted from 1: whatever it answers `session` from now on is of this one or a later one. 0 where that is not known, and inside one process.
+    fn start_of(&self, _session: SessionId, _server: NodeId) -> u64 {
+        0
+    }
 }
 
 /// What is told once everything that a metadata server has decided so far is in all copies that count; false: not told here, ask again.

@@ -108,7 +108,7 @@ impl Site<'_> {
         host.stop();
         if let Some(running) = plain.take() {
             running.stop(member)?;
-            span::end(&**self.disk)?;
+            span::end(&**self.disk);
         }
         starts.end(member);
         outcome
@@ -137,7 +137,7 @@ impl Site<'_> {
         {
             tracing::info!("the metadata of this server is kept in copies from now on");
             running.stop(self.member)?;
-            span::end(&**self.disk)?;
+            span::end(&**self.disk);
             host.found_own(uuid)?;
         }
         Ok(())
@@ -147,7 +147,8 @@ impl Site<'_> {
     fn open(&self, own: Holding) -> Result<Opened> {
         let (member, disk) = (self.member, self.disk);
         let older = OlderCopy::load(disk)?;
-        let has_lost = span::may_lack_something(&**disk)?;
+        // What has come after an older copy was made is not in it.
+        let has_lost = span::may_lack_something(&**disk)? || older.is_some();
         let lane = open_lane(disk, self.path, &member.env, member.name.cluster, LaneConfig::default())?;
         // ORDER: who is refused has not taken it over from the newest one.
         older.iter().try_for_each(|older| require_shards(older, &lane, member))?;
@@ -177,7 +178,7 @@ impl Site<'_> {
             Parts { member, lane, has_lost, name_hash_key, start, copy: None, args, shows_metrics: true };
         let mut running = Running::start(&parts)?;
         // ORDER: the log has it by now that something may be lost.
-        span::begin(&**disk)?;
+        span::begin(&**disk);
         // Whoever has taken it over meanwhile is not to be settled with.
         starts.stop_if_lost();
         let is_behind = restored.is_some() || older.is_some();

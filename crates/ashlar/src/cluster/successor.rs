@@ -33,6 +33,8 @@ const VARIABLE: &str = "ASHLAR_MOUNT_LEFT";
 const MAGIC: &[u8; 8] = b"ASHLGO01";
 /// The form with what an fsync has to know behind the rest, whose length stands before it. It is used where there is something to know: earlier programs do not take it.
 const MAGIC_2: &[u8; 8] = b"ASHLGO02";
+/// The same with what it has to know of metadata behind that, as that behind the rest.
+const MAGIC_3: &[u8; 8] = b"ASHLGO03";
 // LIMIT: half a million descriptors, and as many locks, take less.
 const BYTES_MAX: u64 = 256 << 20;
 /// Channels that other threads may make before the program is replaced.
@@ -82,24 +84,33 @@ impl Left {
         if magic == MAGIC {
             return decode(rest, what).map_err(Error::new);
         }
-        if magic != MAGIC_2 {
+        if magic != MAGIC_2 && magic != MAGIC_3 {
             bail!("{what} is of another version");
         }
-        let (len, rest) = rest.split_first_chunk::<8>().with_context(|| format!("{what} is cut off"))?;
-        let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
-        let (left, unsynced) = rest.split_at_checked(len).with_context(|| format!("{what} is cut off"))?;
+        let (left, rest) = first_part(rest).with_context(|| format!("{what} is cut off"))?;
         let mut left: Left = decode(left, what).map_err(Error::new)?;
+        if magic == MAGIC_2 {
+            left.remains.unsynced = decode(rest, what).map_err(Error::new)?;
+            return Ok(left);
+        }
+        let (unsynced, rest) = first_part(rest).with_context(|| format!("{what} is cut off"))?;
         left.remains.unsynced = decode(unsynced, what).map_err(Error::new)?;
+        left.remains.unsynced_meta = decode(rest, what).map_err(Error::new)?;
         Ok(left)
     }
 
     fn to_bytes(&self) -> Vec<u8> {
-        let (left, unsynced) = (encode(self), &self.remains.unsynced);
-        if unsynced.is_empty() {
-            return [MAGIC.as_slice(), &left].concat();
+        let (left, unsynced, meta) = (encode(self), &self.remains.unsynced, &self.remains.unsynced_meta);
+        let len = |part: &[u8]| (part.len() as u64).to_le_bytes();
+        if !meta.is_empty() {
+            let unsynced = encode(unsynced);
+            let parts = [&len(&left), left.as_slice(), &len(&unsynced), &unsynced, &encode(meta)];
+            return [MAGIC_3.as_slice(), &parts.concat()].concat();
         }
-        let len = (left.len() as u64).to_le_bytes();
-        [MAGIC_2.as_slice(), &len, &left, &encode(unsynced)].concat()
+        match unsynced.is_empty() {
+            true => [MAGIC.as_slice(), &left].concat(),
+            false => [MAGIC_2.as_slice(), &len(&left), &left, &encode(unsynced)].concat(),
+        }
     }
 
     /// Has `program` take the place of this process, with the same arguments. Returns if that does not work.
@@ -125,6 +136,12 @@ impl Left {
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         Error::new(error).context(format!("cannot run {}", program.display()))
     }
+}
+
+/// A part whose length stands before it, and what is behind it.
+fn first_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<8>()?;
+    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
 }
 
 /// Gives way to `program`. Tries for some seconds to find a moment at which no request is under way; if there is none, or anything else is in the way, this process goes on.

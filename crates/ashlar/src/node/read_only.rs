@@ -2,7 +2,7 @@
 
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_types::message::{MetaReply, MetaRequest};
-use ashlar_types::{Errno, SessionId};
+use ashlar_types::{Errno, NodeId, SessionId};
 use std::sync::Arc;
 
 /// Answers `EROFS` to what would change something.
@@ -19,6 +19,10 @@ impl MetaCalls for ReadOnlyMeta {
 
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         if is_change(&request) { Err(Errno::EROFS) } else { self.0.call(caller, request) }
+    }
+
+    fn start_of(&self, session: SessionId, server: NodeId) -> u64 {
+        self.0.start_of(session, server)
     }
 }
 

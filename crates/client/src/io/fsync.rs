@@ -3,6 +3,7 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
+use crate::unsynced_meta::DurableAt;
 use ashlar_types::message::{LeaseSet, SyncScope};
 use ashlar_types::{Durability, Errno, FileLayout, InodeId};
 use std::sync::Arc;
@@ -35,13 +36,14 @@ impl Client {
             self.count_if_unsure(&handle.file);
             self.report(&handle.file, false)?;
             let generation = layout.as_ref().map(|layout| layout.generation);
-            let noted = self.unsynced_meta.noted(inode);
+            let (before, home) = (self.unsynced_meta.begin(), self.server_of(inode));
             match self.sync_meta(SyncScope::File { inode, generation }) {
                 Err(Errno::EAGAIN) => layout = self.layout_now(inode)?,
                 Ok(()) => {
                     let mut state = handle.file.state.lock();
                     // What is to be durable before it is answered is not lost.
-                    if self.unsynced_meta.synced(inode, noted) && state.durability != Durability::Sync {
+                    let is_lost = self.unsynced_meta.synced(inode, before, DurableAt::Server(home));
+                    if is_lost && state.durability != Durability::Sync {
                         state.note_loss();
                     }
                     return state.tell_loss(handle.description());
@@ -66,8 +68,9 @@ impl Client {
     /// # Errors
     /// What metadata answers; final. `EIO` also when a metadata server may have lost what was changed of it before: once.
     pub fn fsyncdir(&self, directory: InodeId) -> Result<(), Errno> {
-        let noted = self.unsynced_meta.noted(directory);
+        let before = self.unsynced_meta.begin();
         self.sync_meta(SyncScope::Names)?;
-        if self.unsynced_meta.synced(directory, noted) { Err(Errno::EIO) } else { Ok(()) }
+        let is_lost = self.unsynced_meta.synced(directory, before, DurableAt::All);
+        if is_lost { Err(Errno::EIO) } else { Ok(()) }
     }
 }

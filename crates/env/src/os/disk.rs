@@ -34,6 +34,16 @@ impl OsDisk {
         OsDisk { root: root.into() }
     }
 
+    /// Whether there is a note that something may be lost ([`Disk::note_loss`]).
+    pub(super) fn is_loss_noted(&self) -> io::Result<bool> {
+        loss::is_noted(&self.root)
+    }
+
+    /// Has what is read from now on come from the device.
+    pub(super) fn forget_pages(&self) -> io::Result<()> {
+        loss::forget_pages_below(&self.root, 0)
+    }
+
     /// `path` below the root; refuses what would leave it.
     fn resolve(&self, path: &str) -> io::Result<PathBuf> {
         let relative = Path::new(path);

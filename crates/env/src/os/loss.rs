@@ -5,25 +5,72 @@
 //! reads from memory (<https://wiki.postgresql.org/wiki/Fsync_Errors>).
 
 use super::OsDisk;
-use crate::{Disk, replace_file};
+use crate::Disk;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 /// In the root, while something may be lost and nobody has gone on from what is left; says what happened.
 const NOTE_FILE: &str = "write-failed";
-/// In the root: how often that was, as decimal digits; 0 without it.
+/// In the root: has as many bytes as notes have been there and are gone, all of them holes, as a full disk has no room for a number. 0 without it.
 const COUNT_FILE: &str = "writes-failed";
+/// For how long whoever has something noted waits for that: a disk that has failed may hang as well.
+const NOTE_WAIT: Duration = Duration::from_millis(500);
+/// Time between two tries to note it.
+const NOTE_AGAIN: Duration = Duration::from_secs(1);
 /// `cachestat(2)`: the same number on all architectures.
 const SYS_CACHESTAT: libc::c_long = 451;
-/// How often pages of a file are let go of before somebody else must be keeping them.
-const ATTEMPTS: u32 = 3;
+/// For how long pages of a file are let go of again and again: a reader may have some of them locked.
+const FORGET_MAX: Duration = Duration::from_secs(5);
+const FORGET_PAUSE: Duration = Duration::from_millis(20);
+/// LIMIT: of directories inside each other, should links lead round.
+const DEPTH_MAX: u32 = 8;
 
-/// Makes the note. That it is there needs no sync: it is asked for by those alone who find the same mount.
+/// Roots in which a note is being made.
+// LIMIT: as directories of this process.
+static BEING_NOTED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Has the note made, by a thread that tries until it is there. That it is there needs no sync: it is asked for by those alone who find the same mount.
 pub(super) fn note(root: &Path, what: &str) -> io::Result<()> {
+    if !BEING_NOTED.lock().insert(root.to_owned()) {
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, "it is being noted"));
+    }
+    let (told, tells) = channel();
+    let (place, text) = (root.to_owned(), what.to_owned());
+    let work = move || {
+        loop {
+            let made = make_note(&place, &text);
+            let is_made = made.is_ok();
+            if is_made {
+                BEING_NOTED.lock().remove(&place);
+            }
+            // Nobody may wait for it any more.
+            let _ = told.send(made);
+            if is_made {
+                return;
+            }
+            std::thread::sleep(NOTE_AGAIN);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("ashlar-loss".to_owned()).spawn(work) {
+        BEING_NOTED.lock().remove(root);
+        return make_note(root, what).map_err(|_| error);
+    }
+    match tells.recv_timeout(NOTE_WAIT) {
+        Ok(made) => made,
+        Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that notes it has ended")),
+    }
+}
+
+fn make_note(root: &Path, what: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .append(true)
         .create(true)
@@ -42,43 +89,50 @@ pub(super) fn is_noted(root: &Path) -> io::Result<bool> {
 
 /// How many notes have been there and are gone.
 pub(super) fn count(root: &Path) -> io::Result<u64> {
-    match std::fs::read_to_string(root.join(COUNT_FILE)) {
-        Ok(text) => text.trim().parse().map_err(|_| {
-            let what = format!("{} is not a number", root.join(COUNT_FILE).display());
-            io::Error::new(io::ErrorKind::InvalidData, what)
-        }),
+    match std::fs::metadata(root.join(COUNT_FILE)) {
+        Ok(found) => Ok(found.len()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
     }
 }
 
-/// Ends what the note says, if it is there: see [`Disk::end_loss`].
+/// Ends what the note says, if it is there: see [`Disk::end_loss`]. Needs no room.
 pub(super) fn end(disk: &OsDisk, root: &Path) -> io::Result<bool> {
     if !is_noted(root)? {
         return Ok(false);
     }
-    forget_pages_below(root)?;
-    match count(root) {
-        Ok(count) => replace_file(disk, COUNT_FILE, (count + 1).to_string().as_bytes())?,
-        // There is no telling then in which span of time it is; each open counts as one after a loss.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-        Err(error) => return Err(error),
-    }
+    forget_pages_below(root, 0)?;
+    let count = count(root)?;
+    let name = if count == 0 { NOTE_FILE } else { COUNT_FILE };
+    let counted = OpenOptions::new().write(true).open(root.join(name))?;
+    counted.set_len(count + 1)?;
+    counted.sync_all()?;
     // ORDER: counted first, or the span of time is as it was before the loss.
-    disk.remove(NOTE_FILE)?;
+    match count {
+        0 => disk.rename(NOTE_FILE, COUNT_FILE)?,
+        _ => disk.remove(NOTE_FILE)?,
+    }
     disk.sync_dir("")?;
     Ok(true)
 }
 
 /// Has the kernel let go of what it has in memory of the files below `directory`.
-fn forget_pages_below(directory: &Path) -> io::Result<()> {
+pub(super) fn forget_pages_below(directory: &Path, depth: u32) -> io::Result<()> {
+    if depth > DEPTH_MAX {
+        return Ok(());
+    }
     for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
+        let path = entry?.path();
+        // What a link leads to: parts of a directory may be on another disk.
+        let kind = match std::fs::metadata(&path) {
+            Ok(found) => found.file_type(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
         if kind.is_dir() {
-            forget_pages_below(&entry.path())?;
+            forget_pages_below(&path, depth + 1)?;
         } else if kind.is_file() {
-            forget_pages(&entry.path())?;
+            forget_pages(&path)?;
         }
     }
     Ok(())
@@ -90,16 +144,24 @@ fn forget_pages(path: &Path) -> io::Result<()> {
     if is_in_memory_only(&file)? {
         return Ok(());
     }
-    for _ in 0..ATTEMPTS {
+    let give_up = Instant::now() + FORGET_MAX;
+    let mut is_synced = false;
+    loop {
         // SAFETY: the descriptor is open; no memory is passed.
         let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
         if result != 0 {
             return Err(io::Error::from_raw_os_error(result));
         }
-        if pages_in_memory(&file)?.is_none_or(|pages| pages == 0) {
-            return Ok(());
+        match pages_in_memory(&file) {
+            Some(0) => return Ok(()),
+            None if is_synced => return Ok(()),
+            Some(_) if Instant::now() > give_up => break,
+            Some(_) if is_synced => std::thread::sleep(FORGET_PAUSE),
+            _ => {}
         }
-        file.sync_data()?;
+        // An error is one that nobody was told of yet: that something is lost is known, and what could not be written counts as written from now on.
+        let _ = file.sync_data();
+        is_synced = true;
     }
     let what = format!(
         "after a write that failed, {} must be read from its device again, and the kernel keeps it in memory: end whoever uses it, or unmount its file system and mount it again",
@@ -138,18 +200,12 @@ struct CacheStat {
     recently_evicted: u64,
 }
 
-/// Pages of a file that are in memory; `None` before Linux 6.5, which does not tell.
-fn pages_in_memory(file: &File) -> io::Result<Option<u64>> {
+/// Pages of a file that are in memory; `None` where that is not told: before Linux 6.5, and where system calls are filtered by somebody who does not know this one.
+fn pages_in_memory(file: &File) -> Option<u64> {
     let (mut range, mut found) = (CacheRange::default(), CacheStat::default());
     // SAFETY: the descriptor is open, and both structures are those that `cachestat` of Linux 6.5 reads and fills.
     let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw mut range, &raw mut found, 0) };
-    if result == 0 {
-        return Ok(Some(found.cached));
-    }
-    match io::Error::last_os_error() {
-        error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => Ok(None),
-        error => Err(error),
-    }
+    (result == 0).then_some(found.cached)
 }
 
 #[cfg(test)]
@@ -170,7 +226,7 @@ mod tests {
         file.write_at(0, &[7; 40_000]).unwrap();
         let pages = || {
             let file = File::open(place.path().join("below/file")).unwrap();
-            pages_in_memory(&file).unwrap().filter(|_| !is_in_memory_only(&file).unwrap())
+            pages_in_memory(&file).filter(|_| !is_in_memory_only(&file).unwrap())
         };
         assert!(pages().is_none_or(|pages| pages == 10));
         disk.note_loss("sync of something").unwrap();
@@ -187,7 +243,6 @@ mod tests {
         disk.note_loss("once more").unwrap();
         assert!(disk.end_loss().unwrap());
         assert!(![Some(before), Some(after), None].contains(&disk.continuity()));
-        std::fs::write(place.path().join(COUNT_FILE), "many").unwrap();
-        assert_eq!(disk.continuity(), None);
+        assert_eq!(count(place.path()).unwrap(), 2);
     }
 }

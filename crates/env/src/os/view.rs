@@ -159,8 +159,13 @@ impl Disk for ViewDisk {
         Ok(())
     }
 
+    /// The note stays, for whoever goes on.
     fn end_loss(&self) -> io::Result<bool> {
-        Ok(false)
+        let is_noted = self.below.is_loss_noted()?;
+        if is_noted {
+            self.below.forget_pages()?;
+        }
+        Ok(is_noted)
     }
 
     fn describe(&self, path: &str) -> String {

@@ -174,7 +174,7 @@ impl Shared {
         };
         // What was taken back stays so: else it could be there again beside what has come in its place.
         let synced = active.file.sync_data();
-        synced.map_err(|e| KvError::io(format!("sync {}", self.log_dir.describe(&active.path)), e))?;
+        synced.map_err(|e| KvError::of_sync(&self.log_dir.describe(&active.path), e))?;
         self.log_dir.sync()?;
         Ok((Position(end), active, ()))
     }

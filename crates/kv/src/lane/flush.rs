@@ -153,7 +153,7 @@ impl Shared {
         // what an unlucky power cut leaves of the rest.
         for segment in segments {
             let synced = segment.file.sync_data();
-            synced.map_err(|e| KvError::io(format!("sync {}", self.log_dir.describe(&segment.path)), e))?;
+            synced.map_err(|e| KvError::of_sync(&self.log_dir.describe(&segment.path), e))?;
         }
         if is_dir_dirty { self.log_dir.sync() } else { Ok(()) }
     }

@@ -39,7 +39,7 @@ impl Health {
     pub(super) fn stop_after(&self, what: &str, error: &KvError) {
         let reason = format!("{what}{error}");
         self.stop(&reason);
-        if matches!(error, KvError::Io { .. }) {
+        if error.may_have_lost() {
             note_loss(&*self.disk, &reason);
         }
     }

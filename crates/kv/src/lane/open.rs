@@ -44,7 +44,9 @@ pub(super) fn open(
     let log_dir = LogDir { disk: Arc::clone(&disk), path: format!("{dir}/log"), identity };
     let lock = prepare_directories(&log_dir, dir)?;
     let opened = open_locked((&disk, log_dir, lock), dir, engine, env, config);
-    if let Err(error @ KvError::Io { .. }) = &opened {
+    if let Err(error) = &opened
+        && error.may_have_lost()
+    {
         // What the engine was given meanwhile may be lost.
         note_loss(&*disk, &format!("open a lane: {error}"));
     }

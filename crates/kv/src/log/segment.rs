@@ -70,7 +70,7 @@ impl LogDir {
 
     pub(crate) fn sync(&self) -> Result<(), KvError> {
         let synced = self.disk.sync_dir(&self.path);
-        synced.map_err(|e| KvError::io(format!("sync directory {}", self.describe(&self.path)), e))
+        synced.map_err(|e| KvError::of_sync(&format!("directory {}", self.describe(&self.path)), e))
     }
 
     pub(crate) fn remove(&self, path: &str) -> Result<(), KvError> {

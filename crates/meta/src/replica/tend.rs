@@ -54,11 +54,13 @@ impl Replica {
                 self.turned.wait_for(&mut core, LOOK);
             }
             core.is_learning = true;
-            core.is_left_short = false;
             core.machine.member().to_store()
         };
         let kept = self.config.store.keep(&Kept::new(stored, self.config.store.continuity(), false).encode());
-        self.core.lock().is_learning = false;
+        let mut core = self.core.lock();
+        core.is_learning = false;
+        core.is_left_short &= kept.is_err();
+        drop(core);
         self.turned.notify_all();
         kept
     }

@@ -198,6 +198,11 @@ fn primary(routes: &Routes, shard: ShardId, deadline: Instant) -> Result<NodeId,
 }
 
 impl MetaCalls for RemoteMeta {
+    fn start_of(&self, session: SessionId, server: NodeId) -> u64 {
+        let live = self.live_session(session).ok();
+        live.and_then(|live| live.known(server)).map_or(0, |presence| presence.answering())
+    }
+
     fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
         let deadline = self.patience.deadline();
         let server = primary(&self.routes, InodeId::ROOT.home(), deadline)
@@ -404,6 +409,7 @@ impl RemoteMeta {
         let MetaRequest::Reclaim { incarnation, part, .. } = request else { return Err(Errno::EPROTO) };
         // Who tells of some files in whichever start it is does not tell everything: that may be under way, and is neither begun anew for that nor over.
         let (is_all, is_of_newest) = (matches!(part, Reclaim::Done), incarnation == 0);
+        let is_question = matches!(part, Reclaim::Losses);
         if !is_of_newest && presence.is_reclaimed(incarnation) {
             return Err(Errno::EAGAIN);
         }
@@ -418,10 +424,8 @@ impl RemoteMeta {
         let mut pause = LATER_PAUSE;
         loop {
             match exchange(&self.routes, server, &call, (false, true), deadline) {
-                // What was lost before the session told the server what it has, or opened, is nothing to it.
-                Ok(MetaAnswer::Reply(MetaReply::LostSince(start))) if presence.is_reclaimed(start) => {
-                    return Ok(MetaReply::LostSince(0));
-                }
+                // It is of a version that does not tell.
+                Err(NetError::Refused(_)) if is_question => return Ok(MetaReply::LostSince(0)),
                 Ok(MetaAnswer::Reply(reply)) => {
                     if is_all {
                         presence.note_reclaimed(incarnation);

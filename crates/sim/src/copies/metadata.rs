@@ -63,6 +63,11 @@ struct Told {
     /// How often all lost their power at once.
     cuts_of_all: u64,
     disks_failed: u64,
+    /// What may have been lost by a power cut, and nobody was told.
+    uncertain: BTreeSet<u64>,
+    /// The last cut of all after which somebody has told a loss.
+    cuts_told: u64,
+    losses_told: u64,
     reads: u64,
     by_node: BTreeMap<usize, u64>,
     everything_sent: u64,
@@ -166,6 +171,7 @@ pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcom
         ("copies sent whole", told.everything_sent),
         ("cuts of all", told.cuts_of_all),
         ("failures of a disk", told.disks_failed),
+        ("losses told", told.losses_told),
         ("epochs", site.map.lock().0),
     ]
     .into();

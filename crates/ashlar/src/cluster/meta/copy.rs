@@ -308,8 +308,10 @@ impl Copy {
             shows_metrics,
         };
         let mut running = Running::start(&parts)?;
-        if parts.has_lost {
-            tenure.loss_noted()?;
+        if parts.has_lost
+            && let Err(error) = tenure.loss_noted()
+        {
+            tracing::warn!(%error, "that a loss was told cannot be noted: it is told again with the next start");
         }
         let announcement = announcement_of_copy(&doors.places, (server, epoch));
         let announce = || {

@@ -144,6 +144,11 @@ impl Presence {
         self.reclaiming.lock().told
     }
 
+    /// The newest start of the server that knows what the session has: an earlier one answers nothing any more.
+    pub fn answering(&self) -> u64 {
+        self.reclaiming.lock().done
+    }
+
     /// A recall was answered.
     pub fn note_answered(&self, recall: u64, inode: InodeId) {
         self.recalls.lock().retain(|known| *known != (recall, inode));

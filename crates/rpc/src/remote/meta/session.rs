@@ -83,6 +83,11 @@ impl Session {
         self.presences.lock().values().cloned().collect()
     }
 
+    /// Where it is at `server`, if that knows it.
+    pub fn known(&self, server: NodeId) -> Option<Arc<Presence>> {
+        self.presences.lock().get(&server).cloned()
+    }
+
     /// Has threads listen and renew at one more server, where it was opened after `map` was looked at.
     pub fn attend(
         self: &Arc<Session>,

@@ -94,6 +94,37 @@ fn serve_while_primary(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, tenu
     }
 }
 
+/// As the service does when it begins: it tells whether something that was acknowledged may be lost, once.
+fn tell_loss(site: &Arc<Site>, at: usize, tenure: &Tenure) -> Result<(), KvError> {
+    let has_lost = tenure.has_lost();
+    let is_missing = {
+        let reader = tenure.lane().read();
+        let told = site.told.lock();
+        let mut uncertain = told.uncertain.iter().map(|number| reader.get(&key(&format!("n{number:06}"))));
+        uncertain.try_fold(false, |is, found| found.map(|found| is || found.is_none()))?
+    };
+    let cuts = {
+        let mut told = site.told.lock();
+        if has_lost && told.cuts_of_all == told.cuts_told {
+            site.fail(format!("node {at} tells that something may be lost, and nothing is"));
+        }
+        if is_missing && !has_lost {
+            site.fail(format!("node {at} serves without telling that something is lost"));
+        }
+        if is_missing || has_lost {
+            told.uncertain.clear();
+        }
+        told.losses_told += u64::from(has_lost);
+        told.cuts_of_all
+    };
+    if has_lost {
+        tenure.loss_noted()?;
+        let mut told = site.told.lock();
+        told.cuts_told = told.cuts_told.max(cuts);
+    }
+    Ok(())
+}
+
 /// A life of a node.
 fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
     let store = Store { site: site.clone(), at, life: life.clone(), begun: AtomicU64::new(0) };
@@ -137,7 +168,8 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
             site.sleep(2_000 + site.dice.below(5_000));
             continue;
         };
-        site.scheduler.note(&|| format!("node {at} serves: {standing:?}"));
+        site.scheduler.note(&|| format!("node {at} serves: {standing:?}, lost: {}", tenure.has_lost()));
+        tell_loss(site, at, &tenure)?;
         let workers = Arc::new(AtomicU64::new(WORKERS));
         for _ in 0..WORKERS {
             let (theirs, copy, left) = (site.clone(), replica.clone(), workers.clone());

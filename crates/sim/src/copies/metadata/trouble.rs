@@ -12,6 +12,8 @@ fn cut_all(site: &Arc<Site>, cut_at: &mut [u64]) {
     {
         let mut told = site.told.lock();
         told.cuts_of_all += 1;
+        let uncertain: Vec<u64> = told.acknowledged.difference(&told.flushed).copied().collect();
+        told.uncertain.extend(uncertain);
         told.acknowledged = told.flushed.clone();
         told.newest = told.flushed.last().copied().unwrap_or(0);
     }
