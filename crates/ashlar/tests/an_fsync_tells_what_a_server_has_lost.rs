@@ -190,6 +190,8 @@ fn an_fsync_tells_what_a_metadata_server_has_lost_with_its_power() {
         image = "$image",
     );
     lab.keep_meta_with(&format!("image=${{image:-{}}}; {again}", image.display()));
+    lab.mounts[0].stop();
+    lab.mounts[0] = lab.run("keeping", "mount @m0 --identity @c0 --keep 60 --error-after 60", "mounted");
     let mount = lab.path("m0");
     let path = |name: &str| mount.join(name);
     fs::create_dir(path("dir")).unwrap();
@@ -231,10 +233,23 @@ fn an_fsync_tells_what_a_metadata_server_has_lost_with_its_power() {
     assert_eq!(fs::read(path("small")).unwrap(), b"third");
     assert!(path("dir/name").exists());
 
-    // What is gone altogether is told, too.
+    // What is gone altogether is told, too, and by a program that has taken the place of the one that has heard of it.
     let gone = make(&path("gone"));
+    small.write_all_at(b"fifth", 0).unwrap();
     cut_power_of_meta(&lab);
     assert_lost(gone.sync_all());
+    let mounted = || lab.mounts[0].text().matches("mounted ").count();
+    let before = mounted();
+    // SAFETY: a process of this one that was not waited for.
+    unsafe { libc::kill(lab.mounts[0].id() as i32, libc::SIGUSR2) };
+    let deadline = Instant::now() + support::PATIENCE;
+    while mounted() == before {
+        assert!(Instant::now() < deadline, "does not give way: {}", lab.mounts[0].text());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_lost(small.sync_all());
+    small.sync_all().unwrap();
+    directory.sync_all().unwrap();
     drop((kept, small, other, directory, gone));
     lab.stop_kept();
     drop(disk);
