@@ -282,6 +282,7 @@ impl Client {
         for target in targets {
             self.sync_target(target.id, OfChains::All)?;
         }
+        self.ask_where_unknown(DurableAt::All)?;
         self.sync_meta(SyncScope::All)?;
         self.unsynced_meta.durable(before, DurableAt::All);
         reported

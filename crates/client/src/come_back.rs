@@ -6,7 +6,6 @@
 
 use crate::client::Client;
 use crate::file::{FileState, Handle};
-use crate::reclaim::NEWEST;
 use ashlar_types::{Errno, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -48,12 +47,8 @@ impl Client {
                 }
             }
         };
-        // ORDER: before calls go on in the new session. Nobody tells it of the starts that the one before was not told of.
-        for server in self.unsynced_meta.servers() {
-            if let Err(errno) = self.ask_for_losses(grant.session, (server, NEWEST)) {
-                tracing::warn!(%errno, %server, "whether a metadata server has lost something is not known");
-            }
-        }
+        // ORDER: before calls go on in the new session. Nobody tells it of the starts that the one before was not told of; whoever syncs asks, as a server may be away.
+        self.unsynced_meta.begin_session();
         // ORDER: before calls go on in the new session, which would find files closed. Those about files of a server that is away wait for it.
         self.untold.begin(grant.session, self.files.all());
         self.begin_telling(grant.session);

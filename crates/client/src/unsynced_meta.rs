@@ -5,6 +5,7 @@
 //! change until its next sync, also after it was closed.
 
 use crate::client::Client;
+use crate::reclaim::NEWEST;
 use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim};
 use ashlar_types::{Durability, Errno, InodeId, NodeId, SessionId};
 use parking_lot::Mutex;
@@ -51,6 +52,12 @@ pub(crate) enum DurableAt {
     All,
 }
 
+impl DurableAt {
+    fn has(self, server: NodeId) -> bool {
+        self == DurableAt::All || self == DurableAt::Server(server)
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct UnsyncedMeta(Mutex<State>);
@@ -64,6 +71,8 @@ struct State {
     /// The last start of each server after which something may be missing, as far as was heard.
     // LIMIT: as metadata servers.
     lost_since: FxHashMap<NodeId, u64>,
+    /// Servers that may have been started anew without this client having been told of it.
+    unknown: BTreeSet<NodeId>,
 }
 
 impl UnsyncedMeta {
@@ -113,10 +122,18 @@ impl UnsyncedMeta {
         }
     }
 
-    /// Servers at which something was changed.
-    pub fn servers(&self) -> BTreeSet<NodeId> {
+    /// Another session takes the place of the one in which all was changed: what servers were started anew before it is told to nobody.
+    pub fn begin_session(&self) {
+        let mut state = self.0.lock();
+        let servers = state.inodes.values().flat_map(|changed| changed.by.iter().map(|(server, _)| *server));
+        let servers: Vec<NodeId> = servers.collect();
+        state.unknown.extend(servers);
+    }
+
+    /// Those at `place` of which that is not known.
+    fn unknown(&self, place: DurableAt) -> Vec<NodeId> {
         let state = self.0.lock();
-        state.inodes.values().flat_map(|changed| changed.by.iter().map(|(server, _)| *server)).collect()
+        state.unknown.iter().copied().filter(|server| place.has(*server)).collect()
     }
 
     /// All that is noted, for the next process.
@@ -162,11 +179,10 @@ impl State {
 
     /// The log of a server is durable as a whole: nothing is left to be lost of what was changed there alone.
     fn durable(&mut self, Before(before): Before, place: DurableAt) {
-        let is_durable = |by: NodeId| place == DurableAt::All || place == DurableAt::Server(by);
         let mut durable = Vec::new();
         for inode in self.by_age.range(..=before).map(|(_, inode)| *inode) {
             let Some(changed) = self.inodes.get_mut(&inode) else { continue };
-            changed.by.retain(|(server, _)| !is_durable(*server));
+            changed.by.retain(|(server, _)| !place.has(*server));
             if changed.by.is_empty() && !changed.is_lost {
                 durable.push(inode);
             }
@@ -271,6 +287,30 @@ impl Client {
         }
         Ok(())
     }
+
+    /// Asks servers at `place` that may have been started anew unheard, before anything is synced there.
+    ///
+    /// # Errors
+    /// As of [`Client::ask_for_losses`].
+    pub(crate) fn ask_where_unknown(&self, place: DurableAt) -> Result<(), Errno> {
+        for server in self.unsynced_meta.unknown(place) {
+            // LIMIT: a turn per session that this client has had, and one more.
+            loop {
+                let session = self.session();
+                // One that was removed has nothing any more.
+                if self.map.read().node(server).is_none() {
+                    break;
+                }
+                match self.ask_for_losses(session, (server, NEWEST)) {
+                    Err(Errno::ENOTCONN) if self.has_come_back(session) => {}
+                    Err(errno) => return Err(errno),
+                    Ok(()) => break,
+                }
+            }
+            self.unsynced_meta.0.lock().unknown.remove(&server);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -350,6 +390,17 @@ mod tests {
         assert!(sync(&unsynced, FILE));
         unsynced.note(FILE, (HERE, 3));
         assert!(!sync(&unsynced, FILE));
+    }
+
+    #[test]
+    fn another_session_knows_of_no_start_of_servers_at_which_something_was_changed() {
+        let unsynced = UnsyncedMeta::default();
+        unsynced.note(FILE, (HERE, 1));
+        assert!(unsynced.unknown(DurableAt::All).is_empty());
+        unsynced.begin_session();
+        assert_eq!(unsynced.unknown(DurableAt::All), [HERE]);
+        assert_eq!(unsynced.unknown(DurableAt::Server(HERE)), [HERE]);
+        assert!(unsynced.unknown(DurableAt::Server(THERE)).is_empty());
     }
 
     #[test]

@@ -37,6 +37,7 @@ impl Client {
             self.report(&handle.file, false)?;
             let generation = layout.as_ref().map(|layout| layout.generation);
             let (before, home) = (self.unsynced_meta.begin(), self.server_of(inode));
+            self.ask_where_unknown(DurableAt::Server(home))?;
             match self.sync_meta(SyncScope::File { inode, generation }) {
                 Err(Errno::EAGAIN) => layout = self.layout_now(inode)?,
                 Ok(()) => {
@@ -69,6 +70,7 @@ impl Client {
     /// What metadata answers; final. `EIO` also when a metadata server may have lost what was changed of it before: once.
     pub fn fsyncdir(&self, directory: InodeId) -> Result<(), Errno> {
         let before = self.unsynced_meta.begin();
+        self.ask_where_unknown(DurableAt::All)?;
         self.sync_meta(SyncScope::Names)?;
         let is_lost = self.unsynced_meta.synced(directory, before, DurableAt::All);
         if is_lost { Err(Errno::EIO) } else { Ok(()) }
