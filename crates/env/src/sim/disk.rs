@@ -172,8 +172,6 @@ impl SimDisk {
         let mut random = state.plan.counts.writes;
         for inode in state.inodes.values_mut() {
             inode.content.reread(|| split_mix(&mut random).is_multiple_of(2));
-        }
-        for inode in state.inodes.values_mut() {
             inode.handles = 0;
             inode.locked_by = None;
         }

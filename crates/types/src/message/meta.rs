@@ -668,7 +668,7 @@ pub enum MetaReply {
     Slices(SplitDirectory),
     /// Closed; the last attributes of inodes that are gone with that.
     Closed { gone: Vec<Attr> },
-    /// The number of the last start of the server after which something that was answered before, and not synced, may have been lost; 0: none since the session told it what it has.
+    /// The number of the last start of the server after which something that was answered before, and not synced, may have been lost; 0: none.
     LostSince(u64),
 }
 

@@ -108,13 +108,12 @@ impl Session {
 
     /// The session at `server`, which is told of it if it does not know it yet.
     pub fn presence(self: &Arc<Session>, server: NodeId, deadline: Instant) -> Result<Arc<Presence>, Errno> {
-        let known = || self.presences.lock().get(&server).cloned();
-        if let Some(presence) = known() {
+        if let Some(presence) = self.known(server) {
             return Ok(presence);
         }
         let turn = self.opening.lock().entry(server).or_default().clone();
         let _turn = turn.try_lock_until(deadline).ok_or(Errno::ETIMEDOUT)?;
-        if let Some(presence) = known() {
+        if let Some(presence) = self.known(server) {
             return Ok(presence);
         }
         let map = self.routes.map();
