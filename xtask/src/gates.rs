@@ -11,6 +11,7 @@ use crate::{setup, shell, suite, test_binaries, tidy};
 type Gate = (&'static str, fn(&Repository) -> anyhow::Result<()>);
 
 const GATES: &[Gate] = &[
+    ("set-up", |_| setup::run()),
     ("format", |r| shell::run(&mut r.cargo(&["fmt", "--all", "--check"]))),
     ("tidy", tidy),
     ("clippy", |r| {
@@ -27,7 +28,8 @@ const GATES: &[Gate] = &[
     ("unit and integration tests", test_binaries::run),
     ("documentation", documentation),
     ("licences and sources of dependencies", dependencies),
-    ("black-box suites on a mount", suite::short),
+    // They run what the tests were built with.
+    ("black-box suites on a mount", |r| suite::short(&Repository { builds_tests: true, ..r.clone() })),
 ];
 
 /// What to run of it.

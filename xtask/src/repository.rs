@@ -14,6 +14,8 @@ use crate::shell;
 pub struct Repository {
     /// Its top directory.
     pub root: PathBuf,
+    /// Test programs are built with the binaries: where they are there already, nothing is built twice with other features.
+    pub builds_tests: bool,
 }
 
 impl Repository {
@@ -30,7 +32,7 @@ impl Repository {
             .ancestors()
             .find(|directory| directory.join("xtask/Cargo.toml").is_file())
             .context("run this inside the repository")?;
-        Ok(Self { root: root.to_owned() })
+        Ok(Self { root: root.to_owned(), builds_tests: false })
     }
 
     /// `cargo` with the given arguments, in the repository.
@@ -38,6 +40,14 @@ impl Repository {
     pub fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root).args(arguments);
+        // Cargo has told this program about itself. Build scripts that look at that would run anew, and what depends on them be built
+        // anew, whenever cargo is called by hand after this one, or by this one after that.
+        for (name, _) in std::env::vars_os() {
+            let shown = name.to_string_lossy();
+            if shown.starts_with("CARGO_PKG_") || shown.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
         command
     }
 
@@ -56,8 +66,11 @@ impl Repository {
     /// When the build fails.
     pub fn build(&self, release: bool) -> anyhow::Result<PathBuf> {
         let profile = if release { "release" } else { "dev" };
-        let packages = ["build", "--quiet", "--profile", profile, "-p", "ashlar", "-p", "ashlar-torture"];
-        shell::run(&mut self.cargo(&packages))?;
+        let packages: &[&str] = match self.builds_tests && !release {
+            true => &["--workspace", "--bins", "--tests"],
+            false => &["-p", "ashlar", "-p", "ashlar-torture"],
+        };
+        shell::run(self.cargo(&["build", "--quiet", "--profile", profile]).args(packages))?;
         let metadata = self.metadata()?;
         let target =
             metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;

@@ -5,9 +5,9 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -149,10 +149,11 @@ const PROGRAM_MAX: Duration = Duration::from_secs(600);
 impl Program {
     fn run(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let ended = self.run_within(PROGRAM_MAX).with_context(|| format!("run the tests {}", self.name))?;
+        let (ended, processor) =
+            self.run_within(PROGRAM_MAX).with_context(|| format!("run the tests {}", self.name))?;
         let seconds = begun.elapsed().as_secs();
         if ended.status.success() {
-            println!("  {}: {seconds} s", self.name);
+            println!("  {}: {seconds} s, {} s of a processor", self.name, processor.as_secs());
             return Ok(());
         }
         bail!(
@@ -165,10 +166,11 @@ impl Program {
     }
 
     /// Runs it, with all that it starts as a process group of its own; what is left of that when the time is over is killed, so that a test that
-    /// hangs is told with what it has printed, and holds up nobody else. What it waited for is added to that.
-    fn run_within(&self, max: Duration) -> anyhow::Result<Output> {
+    /// hangs is told with what it has printed, and holds up nobody else. What it waited for is added to that. Tells what it has used of a processor, with all
+    /// that it has waited for.
+    fn run_within(&self, max: Duration) -> anyhow::Result<(Output, Duration)> {
         let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
-        let mut child = Command::new(&self.executable)
+        let child = Command::new(&self.executable)
             .arg("--quiet")
             .current_dir(&self.directory)
             // `cargo xtask setup` has installed what they need: one that lacks a package fails, and is not skipped.
@@ -180,9 +182,9 @@ impl Program {
             .spawn()?;
         let mut deadline = Instant::now() + max;
         let mut is_killed = false;
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break status;
+        let (status, processor) = loop {
+            if let Some(ended) = try_wait(child.id())? {
+                break ended;
             }
             if Instant::now() > deadline {
                 if is_killed {
@@ -199,7 +201,29 @@ impl Program {
             }
             std::thread::sleep(Duration::from_millis(50));
         };
-        Ok(Output { status, stdout: read_from_start(&mut stdout)?, stderr: read_from_start(&mut stderr)? })
+        let (stdout, stderr) = (read_from_start(&mut stdout)?, read_from_start(&mut stderr)?);
+        Ok((Output { status, stdout, stderr }, processor))
+    }
+}
+
+/// How a process has ended, and what it has used of a processor; nothing if it runs. See `wait4(2)`.
+fn try_wait(process: u32) -> anyhow::Result<Option<(ExitStatus, Duration)>> {
+    let mut status = 0;
+    // SAFETY: all zeroes is a valid rusage, and the call gets a status and a structure to fill.
+    let (found, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::wait4(process.cast_signed(), &raw mut status, libc::WNOHANG, &raw mut usage), usage)
+    };
+    let duration = |time: libc::timeval| {
+        Duration::new(time.tv_sec.unsigned_abs(), time.tv_usec.unsigned_abs() as u32 * 1000)
+    };
+    match found {
+        0 => Ok(None),
+        found if found > 0 => {
+            let used = duration(usage.ru_utime) + duration(usage.ru_stime);
+            Ok(Some((ExitStatus::from_raw(status), used)))
+        }
+        _ => Err(std::io::Error::last_os_error()).context("wait for a test program"),
     }
 }
 

@@ -8,6 +8,7 @@
 
 use ashlar_types::Timespec;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -190,6 +191,15 @@ pub trait DiskFile: Send + Sync {
     /// As `fstat(2)`.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
+    }
+    /// The next range from `offset` on that may have anything but zeros in it; what is before it is a hole, or was reserved and never
+    /// written. `None` if nothing but that follows. Where the local file system cannot tell, all there is.
+    ///
+    /// # Errors
+    /// As `lseek(2)`.
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        let len = self.len()?;
+        Ok((offset < len).then_some(offset..len))
     }
     /// Frees the space of a range; it reads as zeros afterwards. The length stays. Where the local file system cannot,
     /// the range is overwritten with zeros.

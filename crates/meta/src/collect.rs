@@ -236,12 +236,13 @@ impl MetaService {
     }
 
     /// Deletes or cuts what one record names, and the record; tells the units of 512 bytes that were freed. `behalf_of` is the session
-    /// whose call waits for it, so that nothing is recalled from it: it could not give it back.
+    /// whose call waits for it, so that nothing is recalled from it: it could not give it back. `is_again`: somebody may have begun it who could not tell
+    /// what was freed.
     pub(crate) fn collect_one(
         &self,
         inode: InodeId,
         garbage: &Garbage,
-        behalf_of: SessionId,
+        (behalf_of, is_again): (SessionId, bool),
     ) -> Result<u64, Errno> {
         let DeletedChunks { blocks: mut blocks_freed, is_unsure, .. } =
             self.delete_chunks(inode, garbage, &|_| false)?;
@@ -263,7 +264,7 @@ impl MetaService {
                 self.env.tasks.pause(GROUPS_PAUSE);
             }
         }
-        if is_unsure {
+        if is_unsure || is_again {
             blocks_freed = self.missing_blocks(inode, layout)?.unwrap_or(blocks_freed);
         }
         self.forget_garbage(inode, garbage, blocks_freed, behalf_of)?;
@@ -466,14 +467,20 @@ impl MetaService {
             |generation, _| generation,
         )?;
         match generation {
-            Some(generation) => self.cut(inode, generation, behalf_of),
+            Some(generation) => self.cut(inode, generation, (behalf_of, true)),
             None => Ok(()),
         }
     }
 
     /// Carries out the truncation of a file with chunks: the record is durable first, then the bytes beyond the end go. One cut of a
-    /// file at a time, and each looks at the record anew: once one has returned, the file may be written beyond its end again.
-    pub(crate) fn cut(&self, inode: InodeId, generation: u32, behalf_of: SessionId) -> Result<(), Errno> {
+    /// file at a time, and each looks at the record anew: once one has returned, the file may be written beyond its end again. `is_again` as for
+    /// [`MetaService::collect_one`].
+    pub(crate) fn cut(
+        &self,
+        inode: InodeId,
+        generation: u32,
+        (behalf_of, is_again): (SessionId, bool),
+    ) -> Result<(), Errno> {
         let _cutting = self.cutting.begin(inode)?;
         self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
         let record = self
@@ -483,7 +490,7 @@ impl MetaService {
             .map_err(|error| self.answer(&error.into()))?;
         let Some(bytes) = record else { return Ok(()) };
         let garbage: Garbage = codec::decode(&bytes, "garbage record").map_err(|_| Errno::EIO)?;
-        self.collect_one(inode, &garbage, behalf_of).map(|_| ())
+        self.collect_one(inode, &garbage, (behalf_of, is_again)).map(|_| ())
     }
 }
 

@@ -14,9 +14,10 @@ use crate::MetaService;
 use crate::across::Inside;
 use crate::call::verb as number;
 use crate::execute::itself;
+use crate::waiting::Waiter;
 use ashlar_namespace::lock::LockFrom;
 use ashlar_namespace::record::Inode;
-use ashlar_namespace::{Txn, key, verb};
+use ashlar_namespace::{OpContext, Txn, key, verb};
 use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo, Withdrawal};
 use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant, SessionHolds, SessionHosts};
 use ashlar_types::message::{
@@ -236,7 +237,8 @@ impl MetaService {
         if !self.awaited.has(session) && !file.handles.is_empty() {
             self.hold_unlinked(session, file)?;
         }
-        self.inspect(
+        self.inspect_for(
+            Waiter::Telling,
             Caller::new(OpId { session, sequence: 0 }, &creds),
             |txn, _| {
                 let found = txn.find_inode(inode)?.ok_or(Errno::ESTALE)?;
@@ -286,16 +288,26 @@ impl MetaService {
             file.handles.iter().for_each(|&handle| opens.reopen(session, inode, handle));
         }
         let args = verb::OpenArgs { is_granted: true, ..verb::OpenArgs::default() };
-        let held = self.mutate(
-            Caller::new(OpId { session, sequence: 0 }, &creds),
-            number::OPEN,
-            |txn, context| match txn.find_inode(inode)?.map(|found| found.nlink) {
-                None => Err(Errno::ESTALE.into()),
-                Some(0) => verb::open(txn, context, inode, &args).map(drop),
-                Some(_) => Ok(()),
-            },
-            |(), _| (),
+        let caller = Caller::new(OpId { session, sequence: 0 }, &creds);
+        let has_name = self.inspect_for(
+            Waiter::Telling,
+            caller,
+            |txn, _| Ok(txn.find_inode(inode)?.is_some_and(|found| found.nlink > 0)),
+            |has_name, _| has_name,
         );
+        let hold = |txn: &mut Txn<'_>, context: &OpContext<'_>| match txn
+            .find_inode(inode)?
+            .map(|found| found.nlink)
+        {
+            None => Err(Errno::ESTALE.into()),
+            Some(0) => verb::open(txn, context, inode, &args).map(drop),
+            Some(_) => Ok(()),
+        };
+        let held = match has_name {
+            Ok(true) => Ok(()),
+            Ok(false) => self.mutate(caller, number::OPEN, hold, |(), _| ()),
+            Err(errno) => Err(errno),
+        };
         if held.is_err() {
             let mut opens = self.opens.lock();
             for (handle, _) in &file.handles {

@@ -130,7 +130,7 @@ impl MetaService {
         self.withdraw_layouts()?;
         // ORDER: cuts come before sizes are settled, or the chains would tell lengths that a truncation has taken back.
         for (inode, garbage) in &cuts {
-            match self.collect_one(*inode, garbage, SERVICE) {
+            match self.collect_one(*inode, garbage, (SERVICE, true)) {
                 // The record stays; whoever writes the file next cuts first, once its target is back.
                 Err(Errno::ENODEV | Errno::ETIMEDOUT | Errno::EREMCHG) => {
                     tracing::warn!(%inode, "a truncation waits for a missing target");

@@ -49,6 +49,8 @@ pub struct Worker {
     pub mix: Mix,
     /// Every acknowledged operation is durable.
     pub is_durable: bool,
+    /// How files are opened; drawn, if nothing is said.
+    pub flags: Option<OpenFlags>,
     handles: Vec<(u64, Arc<Handle>)>,
 }
 
@@ -76,7 +78,16 @@ impl Worker {
         seed: u64,
         (mix, is_durable): (Mix, bool),
     ) -> Worker {
-        Worker { actor, client, shared, random: SimEntropy::new(seed), mix, is_durable, handles: Vec::new() }
+        Worker {
+            actor,
+            client,
+            shared,
+            random: SimEntropy::new(seed),
+            mix,
+            is_durable,
+            flags: None,
+            handles: Vec::new(),
+        }
     }
 
     /// Carries out `count` operations, fewer if the machine stops or the session ends.
@@ -99,6 +110,11 @@ impl Worker {
                 self.shared.scheduler.sleep(Duration::from_millis(rest_ms));
             }
         }
+    }
+
+    /// The inodes of what it has open, the oldest first.
+    pub fn opened(&self) -> Vec<u64> {
+        self.handles.iter().map(|(inode, _)| *inode).collect()
     }
 
     fn chance(&self, percent: u64) -> bool {
@@ -332,7 +348,7 @@ impl Worker {
 
     fn open_or_close(&mut self, op: &Op) -> Outcome {
         let past_cache = self.chance_of(self.mix.share_percent);
-        let flags = |truncate| OpenFlags {
+        let drawn = |truncate| OpenFlags {
             read: !past_cache || self.chance(70),
             write: true,
             append: self.random.below(5) == 0,
@@ -341,6 +357,8 @@ impl Worker {
             past_cache,
             ..OpenFlags::default()
         };
+        let flags =
+            |truncate| self.flags.map_or_else(|| drawn(truncate), |flags| OpenFlags { truncate, ..flags });
         let opened = match op {
             Op::Create { parent, name, exclusive, truncate } => {
                 let Ok(checked) = Name::new(name.as_bytes()) else { return Outcome::Err(Errno::EINVAL) };
@@ -453,7 +471,7 @@ impl Worker {
 }
 
 /// The session is gone, or the disk below.
-fn is_lost(outcome: &Outcome) -> bool {
+pub fn is_lost(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Err(Errno::ENOTCONN | Errno::EIO))
 }
 

@@ -24,4 +24,5 @@ pub mod runner;
 pub mod scheduler;
 pub mod simulation;
 mod site;
+pub mod sweep;
 pub mod watch;

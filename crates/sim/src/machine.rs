@@ -34,6 +34,8 @@ pub struct Setup {
     pub inline_bytes: u32,
     pub durability: Durability,
     pub overlay_bytes: u64,
+    /// Of the log of the metadata, and of targets' whatever is usual.
+    pub segment_bytes: u64,
     pub force_codec: bool,
     /// Directories with an entry are split an entry at a time while they are used.
     pub splits_in_steps: bool,
@@ -155,7 +157,7 @@ impl Machine {
 
     fn lane_config(&self) -> LaneConfig {
         LaneConfig {
-            segment_bytes: 256 << 10,
+            segment_bytes: self.setup.segment_bytes,
             overlay_bytes_max: self.setup.overlay_bytes,
             log_bytes_max: 1 << 20,
             reserve_bytes: 0,

@@ -13,9 +13,9 @@ struct Args {
     /// What to simulate.
     #[arg(long, value_enum, default_value_t = Simulation::System)]
     what: Simulation,
-    /// How many seeds.
-    #[arg(long, default_value_t = 100)]
-    seeds: u64,
+    /// How many seeds; 100 if nothing is said, and of the sweep all.
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     start: u64,
@@ -41,8 +41,9 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let seeds = args.seeds.unwrap_or_else(|| args.what.seeds());
     let (from, to) =
-        args.seed.map_or((args.start, args.start.saturating_add(args.seeds)), |seed| (seed, seed + 1));
+        args.seed.map_or((args.start, args.start.saturating_add(seeds)), |seed| (seed, seed + 1));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let batch = Batch {
         simulation: args.what,

@@ -94,6 +94,7 @@ impl Plan {
             inline_bytes: pick(&[0, 4096, 16 << 10, 64 << 10]) as u32,
             durability: if random.below(5) == 0 { Durability::Sync } else { Durability::Async },
             overlay_bytes: pick(&[32 << 10, 128 << 10, 4 << 20]),
+            segment_bytes: 256 << 10,
             force_codec: random.below(4) == 0,
             splits_in_steps: (SPLIT_SEEDS..SHARE_SEEDS).contains(&seed),
         };
@@ -180,11 +181,12 @@ impl Plan {
     }
 }
 
-struct Run {
-    machine: Machine,
-    shared: Arc<Shared>,
-    plan: Plan,
-    random: SimEntropy,
+/// A run that is under way.
+pub(crate) struct Run {
+    pub machine: Machine,
+    pub shared: Arc<Shared>,
+    pub plan: Plan,
+    pub random: SimEntropy,
     crashes: u64,
 }
 
@@ -204,38 +206,52 @@ pub fn run_watched(seed: u64, plan: Plan, is_traced: bool, note: impl FnOnce(&Ar
     if seed >= SITE_SEEDS {
         return crate::site::run(seed, is_traced, note);
     }
-    let clock = Arc::new(SimClock::new(Timespec::new(1_700_000_000, 0)));
-    let scheduler = Scheduler::new(seed, clock.clone(), is_traced);
-    note(&scheduler);
-    let shared = Arc::new(Shared {
-        scheduler: scheduler.clone(),
-        oracle: Mutex::new(Oracle::new()),
-        random: SimEntropy::new(seed ^ 0xBAD5_EED0),
-        pause_percent: plan.pause_percent,
-        stop_in: AtomicI64::new(-1),
-        is_off: AtomicBool::new(false),
-        cluster: Mutex::new(None),
-    });
-    scheduler.note(&|| format!("{plan:?}"));
-    shared.oracle.lock().may_split = plan.mix.split_percent > 0;
-    shared.oracle.lock().may_share = plan.mix.share_percent > 0;
-    let machine = Machine::new(shared.clone(), clock, plan.setup, seed ^ 0x00D1_5C00);
-    let random = SimEntropy::new(seed ^ 0x0000_FA17);
-    let mut run = Run { machine, shared: shared.clone(), plan, random, crashes: 0 };
+    let mut run = Run::new(seed, plan, is_traced, note);
     let outcome = run.whole();
-    let mut failures = std::mem::take(&mut shared.oracle.lock().failures);
-    failures.extend(scheduler.panics());
-    failures.extend(outcome.err());
-    let crashes = run.crashes;
-    scheduler.kill_all();
-    drop(run);
-    let answers = shared.oracle.lock().checked;
-    let (trace_hash, steps) = (scheduler.trace_hash(), scheduler.steps());
-    Report { failures, trace_hash, answers, crashes, steps, moves: 0 }
+    run.end(outcome)
 }
 
 impl Run {
-    fn has_failed(&self) -> bool {
+    /// Everything there is before a machine is started; `note` gets the scheduler.
+    pub fn new(seed: u64, plan: Plan, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)) -> Run {
+        let clock = Arc::new(SimClock::new(Timespec::new(1_700_000_000, 0)));
+        let scheduler = Scheduler::new(seed, clock.clone(), is_traced);
+        note(&scheduler);
+        let shared = Arc::new(Shared {
+            scheduler: scheduler.clone(),
+            oracle: Mutex::new(Oracle::new()),
+            random: SimEntropy::new(seed ^ 0xBAD5_EED0),
+            pause_percent: plan.pause_percent,
+            stop_in: AtomicI64::new(-1),
+            is_off: AtomicBool::new(false),
+            dies_in: AtomicI64::new(-1),
+            is_dead: AtomicBool::new(false),
+            cluster: Mutex::new(None),
+        });
+        scheduler.note(&|| format!("{plan:?}"));
+        shared.oracle.lock().may_split = plan.mix.split_percent > 0;
+        shared.oracle.lock().may_share = plan.mix.share_percent > 0;
+        let machine = Machine::new(shared.clone(), clock, plan.setup, seed ^ 0x00D1_5C00);
+        let random = SimEntropy::new(seed ^ 0x0000_FA17);
+        Run { machine, shared, plan, random, crashes: 0 }
+    }
+
+    /// How it went, if it ended with `outcome`.
+    pub fn end(self, outcome: Result<(), String>) -> Report {
+        let Run { machine, shared, crashes, .. } = self;
+        let scheduler = shared.scheduler.clone();
+        let mut failures = std::mem::take(&mut shared.oracle.lock().failures);
+        failures.extend(scheduler.panics());
+        failures.extend(outcome.err());
+        scheduler.kill_all();
+        drop(machine);
+        let answers = shared.oracle.lock().checked;
+        let (trace_hash, steps) = (scheduler.trace_hash(), scheduler.steps());
+        Report { failures, trace_hash, answers, crashes, steps, moves: 0 }
+    }
+
+    /// Whether something is wrong already.
+    pub fn has_failed(&self) -> bool {
         !self.shared.oracle.lock().failures.is_empty() || !self.shared.scheduler.panics().is_empty()
     }
 
@@ -253,7 +269,7 @@ impl Run {
     }
 
     /// Lets tasks run until `is_over`, the machine stops, or something is wrong.
-    fn run_until(&self, is_over: &dyn Fn() -> bool) -> Result<(), String> {
+    pub fn run_until(&self, is_over: &dyn Fn() -> bool) -> Result<(), String> {
         let scheduler = &self.shared.scheduler;
         let (steps, start) = (scheduler.steps(), self.machine.clock.monotonic());
         while !is_over() && !self.shared.is_off() && !self.has_failed() {
@@ -343,7 +359,8 @@ impl Run {
         self.shared.scheduler.start("hang", Box::new(run));
     }
 
-    fn disconnect(&self, clients: Vec<Arc<ashlar_client::Client>>) -> Result<(), String> {
+    /// Ends the sessions of `clients`.
+    pub fn disconnect(&self, clients: Vec<Arc<ashlar_client::Client>>) -> Result<(), String> {
         let (left, all) = (Arc::new(AtomicI64::new(0)), clients.len() as i64);
         for client in clients {
             let (left, shared) = (left.clone(), self.shared.clone());
@@ -363,7 +380,7 @@ impl Run {
     }
 
     /// Crashes, starts again, perhaps several times, and compares.
-    fn recover(&mut self, mut is_power_cut: bool, is_loss: bool, number: usize) -> Result<(), String> {
+    pub fn recover(&mut self, mut is_power_cut: bool, is_loss: bool, number: usize) -> Result<(), String> {
         let mut stops_left = self.random.below(3);
         loop {
             self.shared.scheduler.note(&|| format!("CRASH in phase {number}, power cut {is_power_cut}"));
@@ -423,7 +440,7 @@ impl Run {
     }
 
     /// Ends in good order: nothing may be left behind, and a last look finds everything.
-    fn finish(&mut self) -> Result<(), String> {
+    pub fn finish(&mut self) -> Result<(), String> {
         if let Some(found) = self.read_back()? {
             let mut oracle = self.shared.oracle.lock();
             crate::oracle::forget_dead(&mut oracle.model);

@@ -3,6 +3,7 @@
 use crate::copies::{Outcome, chunks, metadata};
 use crate::run::{self, Plan};
 use crate::scheduler::Scheduler;
+use crate::sweep;
 use clap::ValueEnum;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub enum Simulation {
     /// The whole file system.
     System,
+    /// The same, with each operation and each fault at each point.
+    Sweep,
     /// Copies of chunks.
     ChunkCopies,
     /// Copies of the log of a metadata server.
@@ -24,10 +27,16 @@ impl Simulation {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    /// How many seeds are run if nobody says how many.
+    pub fn seeds(self) -> u64 {
+        if self == Simulation::Sweep { sweep::seeds_in_all() } else { 100 }
+    }
+
     /// Runs `seed`; `note` gets the scheduler before it begins.
     pub fn run(self, seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcome {
         let run = || match self {
             Simulation::System => run_system(seed, is_traced, note),
+            Simulation::Sweep => sweep::run(seed, is_traced, note),
             Simulation::ChunkCopies => chunks::run(seed, is_traced, note),
             Simulation::MetadataCopies => metadata::run(seed, is_traced, note),
         };

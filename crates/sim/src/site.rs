@@ -15,6 +15,7 @@ mod fill;
 mod mount;
 mod server;
 mod storage;
+pub(crate) mod sweep;
 mod work;
 
 use crate::run::{CHAIN_SEEDS, Report};
@@ -168,6 +169,8 @@ struct Site {
     /// Questions that the manager has not heard yet.
     late: Mutex<Vec<Question>>,
     servers: Vec<Server>,
+    /// What goes wrong at one point, if that is all that does.
+    sweep: Option<sweep::Across>,
     /// The manager, where there is more to it than its map; `truth` is a copy of what it has.
     manager: Option<ManagerService>,
     storage: Vec<Storage>,
@@ -375,10 +378,19 @@ fn with_chains(
 
 /// Runs `seed`; `note` gets the scheduler before it begins.
 pub(crate) fn run(seed: u64, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)) -> Report {
+    run_plan(seed, (SitePlan::of(seed), None), is_traced, note)
+}
+
+/// Runs a plan with the choices of `seed`, or a case of a sweep.
+fn run_plan(
+    seed: u64,
+    (plan, sweep): (SitePlan, Option<sweep::Across>),
+    is_traced: bool,
+    note: impl FnOnce(&Arc<Scheduler>),
+) -> Report {
     let clock = Arc::new(SimClock::new(Timespec::new(1_700_000_000, 0)));
     let scheduler = Scheduler::new(seed, clock.clone(), is_traced);
     note(&scheduler);
-    let plan = SitePlan::of(seed);
     scheduler.note(&|| format!("{plan:#?}"));
     let map = first_map(&plan);
     let entropy = Arc::new(SimEntropy::new(seed ^ 0x00E4_74A0));
@@ -393,6 +405,7 @@ pub(crate) fn run(seed: u64, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)
         dice: SimEntropy::new(seed ^ 0x0000_D1CE),
         servers: (0..plan.servers).map(|at| Server::new(at, &map)).collect(),
         plan,
+        sweep,
         truth: Mutex::new(map),
         late: Mutex::default(),
         manager,
@@ -600,7 +613,7 @@ impl Course {
         let mounts = self.mounts.clone();
         mounts.iter().for_each(|mount| mount.start());
         self.run_until("mounting", &|course| course.mounts.iter().all(|mount| mount.is_ready()))?;
-        self.site.is_troubled.store(true, SeqCst);
+        self.site.is_troubled.store(self.site.sweep.is_none(), SeqCst);
         for (after_ms, trouble) in plan.troubles {
             self.sleep(after_ms)?;
             if self.site.has_failed() {

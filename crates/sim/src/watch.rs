@@ -1,6 +1,7 @@
 //! Stands between clients, services and disks: lets others run at the borders, stops all disks at once, and tells the oracle what
 //! takes effect when.
 
+use crate::model::Actor;
 use crate::oracle::Oracle;
 use crate::scheduler::Scheduler;
 use ashlar_env::sim::{SimDisk, SimEntropy};
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// What the parts of one simulation share.
 pub struct Shared {
@@ -27,6 +29,9 @@ pub struct Shared {
     /// Changing disk operations until the machine stops; negative: never.
     pub stop_in: AtomicI64,
     pub is_off: AtomicBool,
+    /// Borders that the client of actor 0 crosses until it does nothing any more, for ever; negative: never.
+    pub dies_in: AtomicI64,
+    pub is_dead: AtomicBool,
     /// A stop of the machine is in the middle of a write.
     pub cluster: Mutex<Option<ClusterId>>,
 }
@@ -37,6 +42,20 @@ impl Shared {
         if self.random.below(100) < self.pause_percent {
             self.scheduler.pause();
         }
+    }
+
+    /// As [`Shared::pause`], where `actor` crosses a border: it may be its last one.
+    fn cross(&self, actor: Actor) {
+        let left = self.dies_in.load(Relaxed);
+        if actor == 0 && left >= 0 {
+            self.dies_in.store(left - 1, Relaxed);
+            if left == 0 {
+                self.is_dead.store(true, Relaxed);
+                self.scheduler.freeze("c0:", Duration::MAX);
+                self.scheduler.pause();
+            }
+        }
+        self.pause();
     }
 
     /// Whether the machine has stopped.
@@ -257,7 +276,7 @@ impl MetaCalls for WatchedMeta {
 
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         let brief = brief(&request);
-        self.shared.pause();
+        self.shared.cross(self.actor);
         self.shared.scheduler.note(&|| format!("-> {brief}"));
         match request {
             MetaRequest::ProposeLayout { .. } => self.is_spilling.store(true, Relaxed),
@@ -271,7 +290,7 @@ impl MetaCalls for WatchedMeta {
             self.is_spilling.store(false, Relaxed);
         }
         self.shared.scheduler.note(&|| format!("<- {brief}: {}", brief_reply(&reply)));
-        self.shared.pause();
+        self.shared.cross(self.actor);
         reply
     }
 }
@@ -317,12 +336,21 @@ pub struct WatchedStorage {
     pub is_spilling: Arc<AtomicBool>,
 }
 
+impl WatchedStorage {
+    fn cross(&self) {
+        match self.actor {
+            Some(actor) => self.shared.cross(actor),
+            None => self.shared.pause(),
+        }
+    }
+}
+
 impl StorageCalls for WatchedStorage {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
         // Free space is asked for by whoever holds the lane: nobody else may run then.
         let may_pause = !matches!(request, StorageRequest::Space { .. });
         if may_pause {
-            self.shared.pause();
+            self.cross();
         }
         let reply = self.inner.call(request, payload);
         if may_pause {
@@ -344,7 +372,7 @@ impl StorageCalls for WatchedStorage {
             self.shared.oracle.lock().stored(actor, inode);
         }
         if may_pause {
-            self.shared.pause();
+            self.cross();
         }
         reply
     }

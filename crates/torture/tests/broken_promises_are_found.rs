@@ -238,7 +238,9 @@ fn locks_that_two_have_at_a_time_are_found() {
     let (one, other) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("other"));
     let (one, other) = (one.path().to_string_lossy(), other.path().to_string_lossy());
     let text = finds(&["pass-locks", "--turns", "50", "--dir", &one, "--also-dir", &other]);
-    assert!(text.contains("passed on before it was let go"), "{text}");
+    // Which of the two is seen first is up to the scheduler.
+    let signs = ["passed on before it was let go", "was given to somebody else"];
+    assert!(signs.iter().any(|sign| text.contains(sign)), "{text}");
 }
 
 #[test]

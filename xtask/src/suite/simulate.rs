@@ -8,12 +8,12 @@ use crate::shell;
 /// What is handed on to the runner.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// What to simulate: system, chunk-copies or metadata-copies.
+    /// What to simulate: system, sweep, chunk-copies or metadata-copies.
     #[arg(long, default_value = "system")]
     what: String,
-    /// How many seeds.
-    #[arg(long, default_value_t = 1000)]
-    seeds: u64,
+    /// How many seeds; 1000 if nothing is said, and of the sweep all.
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     start: u64,
@@ -36,13 +36,18 @@ pub struct Arguments {
 /// # Errors
 /// When it cannot be built, or a seed fails.
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
-    let (seeds, start) = (arguments.seeds.to_string(), arguments.start.to_string());
+    let usual = (arguments.what != "sweep").then_some(1000);
+    let seeds = arguments.seeds.or(usual).map(|seeds| seeds.to_string());
+    let start = arguments.start.to_string();
     let seed = arguments.seed.map(|seed| seed.to_string());
     let jobs = arguments.jobs.map(|jobs| jobs.to_string());
     let mut words = vec!["run", "--quiet", "--release", "-p", "ashlar-sim", "--", "--what", &arguments.what];
     match &seed {
         Some(seed) => words.extend(["--seed", seed]),
-        None => words.extend(["--seeds", &seeds, "--start", &start]),
+        None => words.extend(["--start", &start]),
+    }
+    if let (None, Some(seeds)) = (&seed, &seeds) {
+        words.extend(["--seeds", seeds]);
     }
     if let Some(jobs) = &jobs {
         words.extend(["--jobs", jobs]);

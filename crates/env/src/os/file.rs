@@ -3,6 +3,7 @@
 use crate::DiskFile;
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
@@ -37,6 +38,22 @@ impl OsFile {
                 Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),
                 _ => return Err(error),
             }
+        }
+    }
+
+    /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`; `None` where there is none, `Ok(Err(()))` when the local file system cannot tell. The place of the
+    /// descriptor that it moves is used by nobody.
+    fn seek(&self, offset: u64, what: libc::c_int) -> io::Result<Result<Option<u64>, ()>> {
+        // SAFETY: the descriptor is open for as long as `self.file` lives; no memory is passed.
+        let found = unsafe { libc::lseek(self.file.as_raw_fd(), to_off_t(offset)?, what) };
+        if found >= 0 {
+            return Ok(Ok(Some(found.unsigned_abs())));
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENXIO) => Ok(Ok(None)),
+            Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(Err(())),
+            _ => Err(error),
         }
     }
 
@@ -111,6 +128,15 @@ impl DiskFile for OsFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        let len = self.len()?;
+        let all = (offset < len).then_some(offset..len);
+        let Ok(start) = self.seek(offset, libc::SEEK_DATA)? else { return Ok(all) };
+        let Some(start) = start else { return Ok(None) };
+        let end = self.seek(start, libc::SEEK_HOLE)?.ok().flatten();
+        Ok(Some(start..end.unwrap_or(len)))
     }
 
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -186,6 +186,16 @@ impl SimDisk {
         self.shared.state.lock().plan.fail_nth(op, nth, errno);
     }
 
+    /// How many failures that were asked for have not come yet.
+    pub fn failures_left(&self) -> usize {
+        self.shared.state.lock().plan.failures_left()
+    }
+
+    /// Failures that have not come yet do not come.
+    pub fn forget_failures(&self) {
+        self.shared.state.lock().plan.forget_failures();
+    }
+
     /// Power goes off in the middle of the changing operation after the next `operations` ones; everything fails from
     /// then on until [`SimDisk::crash`].
     pub fn cut_power_after(&self, operations: u64) {

@@ -78,6 +78,16 @@ impl Plan {
         self.failures.push((op, nth.max(1), errno));
     }
 
+    /// Failures that have not come yet.
+    pub(super) fn failures_left(&self) -> usize {
+        self.failures.len()
+    }
+
+    /// Those do not come.
+    pub(super) fn forget_failures(&mut self) {
+        self.failures.clear();
+    }
+
     pub(super) fn cut_power_after(&mut self, operations: u64) {
         self.power_cut_in = Some(operations);
     }

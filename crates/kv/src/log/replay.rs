@@ -19,6 +19,9 @@ use super::segment::{LogDir, SegmentName, file_offset};
 use crate::{KvError, Position};
 use ashlar_env::OpenMode;
 use bytes::Bytes;
+use memchr::memmem;
+use std::io;
+use std::ops::Range;
 
 /// What a group's frames are given to, with the position behind the group.
 pub(crate) type Sink<'a> = dyn FnMut(u64, Vec<LoggedFrame>) -> Result<(), KvError> + 'a;
@@ -36,6 +39,8 @@ pub(crate) struct Replayed {
 struct Segment {
     name: SegmentName,
     bytes: Bytes,
+    /// Where `bytes` may be anything but zeros.
+    data: Vec<Range<usize>>,
     header: Option<SegmentHeader>,
 }
 
@@ -96,15 +101,8 @@ fn way_out(position: u64) -> String {
 
 fn read_segment(dir: &LogDir, name: &SegmentName) -> Result<Segment, KvError> {
     let path = dir.describe(&name.path);
-    let read = || {
-        let file = dir.disk.open(&name.path, OpenMode::Read)?;
-        // LIMIT: one segment at a time; its length was bounded when it was written.
-        let mut bytes = vec![0; file.len()? as usize];
-        let got = file.read_at(0, &mut bytes)?;
-        bytes.truncate(got);
-        Ok(Bytes::from(bytes))
-    };
-    let bytes: Bytes = read().map_err(|e| KvError::io(format!("read log segment {path}"), e))?;
+    let (bytes, data) =
+        read_data(dir, name).map_err(|e| KvError::io(format!("read log segment {path}"), e))?;
     let header = match SegmentHeader::decode(&bytes) {
         Ok(header) => Some(header),
         Err(HeaderFault::Invalid) => None,
@@ -125,7 +123,25 @@ fn read_segment(dir: &LogDir, name: &SegmentName) -> Result<Segment, KvError> {
     }
     // A recycled file may show its last use's header, if power failed before the new one was on the disk.
     let header = header.filter(|header| header.first == name.first);
-    Ok(Segment { name: name.clone(), bytes, header })
+    Ok(Segment { name: name.clone(), bytes, data, header })
+}
+
+/// What is in a segment file, and where it may be anything but zeros: the end of one is reserved and not written yet, and neither read nor looked at.
+fn read_data(dir: &LogDir, name: &SegmentName) -> io::Result<(Bytes, Vec<Range<usize>>)> {
+    let file = dir.disk.open(&name.path, OpenMode::Read)?;
+    // LIMIT: one segment at a time; its length was bounded when it was written.
+    let (mut bytes, mut data) = (vec![0; file.len()? as usize], Vec::new());
+    let mut at = 0;
+    while let Some(next) = file.next_data(at)? {
+        at = next.end;
+        let range = next.start as usize..bytes.len().min(next.end as usize);
+        if range.is_empty() {
+            break;
+        }
+        let got = file.read_at(next.start, &mut bytes[range.clone()])?;
+        data.push(range.start..range.start + got);
+    }
+    Ok((Bytes::from(bytes), data))
 }
 
 /// Gives the segment's groups to `sink`; false when the log ends inside it.
@@ -230,22 +246,31 @@ struct Behind {
     records: u64,
 }
 
+/// Where the next magic of a record is, from `offset` on.
+fn find_magic(segment: &Segment, offset: usize) -> Option<usize> {
+    segment.data.iter().find_map(|range| {
+        let start = range.start.max(offset);
+        let found = memmem::find(segment.bytes.get(start..range.end)?, &RECORD_MAGIC)?;
+        Some(start + found)
+    })
+}
+
 /// Looks through `segment`, up to `limit`, for what is behind `end`.
 fn look_behind(dir: &LogDir, segment: &Segment, end: u64, limit: Option<u64>) -> Behind {
     let seed = dir.identity.seed();
     let first = segment.name.first;
     let mut behind = Behind::default();
-    let mut offset = file_offset(first, end.max(first)) as usize;
-    while let Some(rest) = segment.bytes.get(offset..)
-        && rest.len() >= RECORD_MAGIC.len()
-    {
+    let start = file_offset(first, end.max(first)) as usize;
+    let mut offset = start;
+    while let Some(found) = find_magic(segment, offset) {
+        offset = found;
         let position = first + (offset - SEGMENT_HEADER_BYTES) as u64;
         if limit.is_some_and(|limit| position >= limit) {
             break;
         }
-        let mut step = RECORD_ALIGN;
-        if rest.starts_with(&RECORD_MAGIC)
-            && let Some((record, _)) = RecordHeader::check(rest, seed)
+        let mut step = 1;
+        if (offset - start).is_multiple_of(RECORD_ALIGN)
+            && let Some((record, _)) = RecordHeader::check(&segment.bytes[offset..], seed)
             && record.position == position
             && segment.header.is_none_or(|header| header.nonce == record.nonce)
         {

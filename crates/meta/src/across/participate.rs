@@ -235,6 +235,10 @@ impl MetaService {
         let verb = match record {
             Record::Finished { id, writes, .. } => {
                 if let Some(part) = writes {
+                    // Who has a file open says whether the end of its last name is its own. Whoever brings the decision comes again, and so does `resume`.
+                    if !part.drops.is_empty() && self.is_awaiting() {
+                        return Err(Errno::EHOSTDOWN);
+                    }
                     part.apply(&mut txn, &context).map_err(|error| self.answer(&error))?;
                 }
                 txn.delete(key::transaction(shard, PREPARED, parts_of(*id)));

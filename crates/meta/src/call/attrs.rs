@@ -184,7 +184,7 @@ impl MetaService {
             },
         )?;
         if let Some(generation) = must_cut {
-            let outcome = self.cut(inode, generation, session);
+            let outcome = self.cut(inode, generation, (session, false));
             self.leases.lock().end_block(inode);
             self.leases_changed.notify_all();
             outcome?;

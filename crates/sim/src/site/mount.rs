@@ -157,7 +157,10 @@ impl Mount {
             mount.open_session();
             let mut work = Work::new(mount.clone());
             work.set_up();
-            work.carry_out();
+            match mount.site.sweep.as_ref() {
+                Some(sweep) => sweep.work(&mount.site, &mut work),
+                None => work.carry_out(),
+            }
             mount.has_worked.store(true, SeqCst);
             while !mount.is_to_end.load(SeqCst) {
                 mount.site.sleep_ms(200);

@@ -94,7 +94,10 @@ impl MetaPeers for Wire {
         let other = site.servers.get(server.0 as usize - 1).ok_or(Errno::EHOSTDOWN)?;
         let peer = peer_of(NodeId(self.from as u32 + 1), Role::Meta);
         let ask = || other.call(&site, &peer, &MetaCall::Peer(message), wait);
-        let trouble = site.trouble(14);
+        let trouble = match site.sweep.as_ref() {
+            Some(sweep) => sweep.message(),
+            None => site.trouble(14),
+        };
         match trouble {
             0 => {
                 site.scheduler.sleep(wait.min(SILENT_MAX));

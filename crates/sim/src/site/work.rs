@@ -1,10 +1,11 @@
 //! What a mount does: names, links and files of its own in directories that all mounts use, so that it knows what each answer must be; and locks that the others want, too.
 
 use super::mount::{Failed, Mount};
+use super::sweep::{Named, Step};
 use super::{DIRECTORIES, LOCK_FILES};
 use ashlar_env::sim::SimEntropy;
 use ashlar_types::message::{LockKind, LockRange, LockRequest, MetaReply, MetaRequest, RenameFlags, SetAttr};
-use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner, Name};
+use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner, Name, NodeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -163,19 +164,72 @@ impl Work {
             }
             site.sleep_ms(self.dice.below(site.plan.pause_ms));
             match self.dice.below(20) {
-                0..3 => self.make_file(),
-                3..5 => self.unlink(),
-                5..8 => self.rename(false),
-                8 | 9 => self.rename(true),
-                10 => self.link(),
-                11 => self.make_directory(),
-                12 => self.remove_directory(),
+                0..3 => {
+                    let handle = self.make_file(self.place("f"));
+                    let is_closed = handle.filter(|_| self.dice.below(2) == 0);
+                    is_closed.into_iter().for_each(|(inode, handle)| self.mount.release(inode, handle));
+                }
+                3..5 => self.unlink(self.place("f")),
+                5..8 => self.rename_any("f"),
+                8 | 9 => self.rename_any("t"),
+                10 => {
+                    let from = self.place("f");
+                    self.link(from, self.place("f"));
+                }
+                11 => self.make_directory(self.place("t")),
+                12 => self.remove_directory(self.place("t")),
                 13 => self.open_or_close(),
                 14 => self.change_mode(),
                 15 => self.make_unnamed(),
                 16 | 17 => self.lock_or_unlock(),
                 18 if site.plan.splits => self.split(),
                 _ => self.look(),
+            }
+        }
+    }
+
+    fn rename_any(&mut self, kind: &str) {
+        let (from, to) = (self.place(kind), self.place(kind));
+        let flags =
+            [RenameFlags::Replace, RenameFlags::Replace, RenameFlags::Exchange, RenameFlags::NoReplace]
+                [self.dice.below(4) as usize];
+        self.rename(from, to, flags);
+    }
+
+    /// The place of a name in the first of the directories that are on server `side`.
+    fn place_on(&self, Named(side, kind, number): Named) -> Option<Place> {
+        let map = self.mount.map.read().clone();
+        let is_there = |directory: &InodeId| map.primary(directory.home()) == Some(NodeId(1 + side as u32));
+        let at = self.directories.iter().position(is_there)?;
+        Some((at, format!("m{}{kind}{number}", self.mount.number)))
+    }
+
+    /// Takes steps of a case; each must be there to be taken.
+    pub fn follow(&mut self, steps: &[Step]) {
+        for step in steps {
+            let names = match *step {
+                Step::Rename(from, to, _) | Step::Link(from, to) => [from, to],
+                Step::MakeFile(name)
+                | Step::KeepFile(name)
+                | Step::Unlink(name)
+                | Step::MakeDirectory(name)
+                | Step::RemoveDirectory(name) => [name, name],
+            };
+            let [Some(place), Some(other)] = names.map(|name| self.place_on(name)) else {
+                return self.fail("all directories are on one server");
+            };
+            match *step {
+                Step::MakeFile(_) => {
+                    if let Some((inode, handle)) = self.make_file(place) {
+                        self.mount.release(inode, handle);
+                    }
+                }
+                Step::KeepFile(_) => drop(self.make_file(place)),
+                Step::Unlink(_) => self.unlink(place),
+                Step::Rename(.., flags) => self.rename(place, other, flags),
+                Step::Link(..) => self.link(place, other),
+                Step::MakeDirectory(_) => self.make_directory(place),
+                Step::RemoveDirectory(_) => self.remove_directory(place),
             }
         }
     }
@@ -252,8 +306,9 @@ impl Work {
         });
     }
 
-    fn make_file(&mut self) {
-        let (place, handle) = (self.place("f"), self.number());
+    /// What it is and is open through, if it was made.
+    fn make_file(&mut self, place: Place) -> Option<(InodeId, DescriptionId)> {
+        let handle = self.number();
         let told = self.create(self.directories[place.0], &place.1, handle, true);
         let mut after = self.expected.clone();
         let wanted = if after.files.contains_key(&place) { Err(Errno::EEXIST) } else { Ok(()) };
@@ -265,9 +320,7 @@ impl Work {
             }
         }
         self.settle(&format!("making {place:?}"), told.map(|told| told.map(drop)), wanted, after);
-        if inode != InodeId(0) && self.dice.below(2) == 0 {
-            self.mount.release(inode, handle);
-        }
+        (inode != InodeId(0)).then_some((inode, handle))
     }
 
     fn make_unnamed(&mut self) {
@@ -279,8 +332,7 @@ impl Work {
         }
     }
 
-    fn unlink(&mut self) {
-        let place = self.place("f");
+    fn unlink(&mut self, place: Place) {
         let request = MetaRequest::Unlink { parent: self.directories[place.0], name: named(&place.1) };
         let told = failed(self.mount.call(request)).map(|told| told.map(drop));
         let mut after = self.expected.clone();
@@ -288,12 +340,9 @@ impl Work {
         self.settle(&format!("removing {place:?}"), told, wanted, after);
     }
 
-    fn rename(&mut self, is_tree: bool) {
-        let kind = if is_tree { "t" } else { "f" };
-        let (from, to) = (self.place(kind), self.place(kind));
-        let flags =
-            [RenameFlags::Replace, RenameFlags::Replace, RenameFlags::Exchange, RenameFlags::NoReplace]
-                [self.dice.below(4) as usize];
+    /// Both are names of files, or both of directories.
+    fn rename(&mut self, from: Place, to: Place, flags: RenameFlags) {
+        let is_tree = from.1.contains('t');
         let request = MetaRequest::Rename {
             from_parent: self.directories[from.0],
             from_name: named(&from.1),
@@ -325,8 +374,7 @@ impl Work {
         self.settle(&format!("renaming {from:?} to {to:?}, {flags:?}"), told, wanted, after);
     }
 
-    fn link(&mut self) {
-        let (from, to) = (self.place("f"), self.place("f"));
+    fn link(&mut self, from: Place, to: Place) {
         let Some(&inode) = self.expected.files.get(&from) else { return };
         let request = MetaRequest::Link { inode, parent: self.directories[to.0], name: named(&to.1) };
         let told = failed(self.mount.call(request)).map(|told| told.map(drop));
@@ -338,8 +386,7 @@ impl Work {
         self.settle(&format!("linking {from:?} as {to:?}"), told, wanted, after);
     }
 
-    fn make_directory(&mut self) {
-        let place = self.place("t");
+    fn make_directory(&mut self, place: Place) {
         let parent = self.directories[place.0];
         let request = MetaRequest::Mkdir { parent, name: named(&place.1), mode: 0o755, umask: 0 };
         let told = failed(self.mount.call(request));
@@ -356,8 +403,7 @@ impl Work {
         self.settle(&format!("making {place:?}"), told.map(|told| told.map(drop)), wanted, after);
     }
 
-    fn remove_directory(&mut self) {
-        let place = self.place("t");
+    fn remove_directory(&mut self, place: Place) {
         let request = MetaRequest::Rmdir { parent: self.directories[place.0], name: named(&place.1) };
         let told = failed(self.mount.call(request)).map(|told| told.map(drop));
         let mut after = self.expected.clone();
