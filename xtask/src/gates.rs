@@ -11,7 +11,6 @@ use crate::{setup, shell, suite, test_binaries, tidy};
 type Gate = (&'static str, fn(&Repository) -> anyhow::Result<()>);
 
 const GATES: &[Gate] = &[
-    ("set-up", |_| setup::run()),
     ("format", |r| shell::run(&mut r.cargo(&["fmt", "--all", "--check"]))),
     ("tidy", tidy),
     ("clippy", |r| {
@@ -25,6 +24,9 @@ const GATES: &[Gate] = &[
             "warnings",
         ]))
     }),
+    // The binaries as they are shipped, without what tests want of the crates below them.
+    ("features", |r| shell::run(&mut r.cargo(&["check", "--quiet", "-p", "ashlar", "-p", "ashlar-torture"]))),
+    ("set-up", |_| setup::run()),
     ("unit and integration tests", test_binaries::run),
     ("documentation", documentation),
     ("licences and sources of dependencies", dependencies),

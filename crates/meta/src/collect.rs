@@ -490,14 +490,23 @@ impl MetaService {
             .map_err(|error| self.answer(&error.into()))?;
         let Some(bytes) = record else { return Ok(()) };
         let garbage: Garbage = codec::decode(&bytes, "garbage record").map_err(|_| Errno::EIO)?;
-        self.collect_one(inode, &garbage, (behalf_of, is_again)).map(|_| ())
+        let is_again = is_again || self.cutting.has_failed(inode);
+        let done = self.collect_one(inode, &garbage, (behalf_of, is_again)).map(|_| ());
+        self.cutting.note(inode, done.is_ok());
+        done
     }
 }
+
+/// Files remembered whose last cut has failed.
+const FAILED_MAX: usize = 1024;
 
 /// Files that are being cut.
 pub(crate) struct CutsUnderWay {
     // LIMIT: one per call under way.
     inodes: Mutex<FxHashSet<InodeId>>,
+    /// Those whose last cut has failed: what it freed nobody has counted.
+    // LIMIT: `FAILED_MAX`; with so many all count as failed.
+    failed: Mutex<FxHashSet<InodeId>>,
     ended: Signal,
 }
 
@@ -506,7 +515,21 @@ pub(crate) struct CutUnderWay<'a>(&'a CutsUnderWay, InodeId);
 
 impl CutsUnderWay {
     pub(crate) fn new(tasks: &dyn Tasks) -> CutsUnderWay {
-        CutsUnderWay { inodes: Mutex::default(), ended: tasks.signal() }
+        CutsUnderWay { inodes: Mutex::default(), failed: Mutex::default(), ended: tasks.signal() }
+    }
+
+    fn has_failed(&self, inode: InodeId) -> bool {
+        let failed = self.failed.lock();
+        failed.len() >= FAILED_MAX || failed.contains(&inode)
+    }
+
+    fn note(&self, inode: InodeId, is_done: bool) {
+        let mut failed = self.failed.lock();
+        if is_done {
+            failed.remove(&inode);
+        } else if failed.len() < FAILED_MAX {
+            failed.insert(inode);
+        }
     }
 
     fn begin(&self, inode: InodeId) -> Result<CutUnderWay<'_>, Errno> {

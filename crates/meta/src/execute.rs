@@ -162,7 +162,7 @@ impl MetaService {
                 let mut txn = transaction(&reader, known.as_ref()).within(caller.reach);
                 let decided = decide(&mut txn, &context);
                 let outcome = self.finish(txn, decided.is_ok())?;
-                if waiter != Waiter::Telling && self.is_blocked(&outcome) {
+                if waiter != Waiter::PastKeys && self.is_blocked(&outcome) {
                     drop(reader);
                     self.wait_for_keys(waiter, deadline)?;
                     continue;

@@ -39,6 +39,9 @@ pub(crate) struct Awaited {
     sessions: Mutex<FxHashMap<SessionId, SessionOwner>>,
     /// How many: asked for every call.
     count: AtomicUsize,
+    /// Those that may tell yet what they have open; the others are being ended.
+    // LIMIT: as sessions.
+    telling: Mutex<FxHashSet<SessionId>>,
     /// Sessions whose record is in the log.
     lasting: Mutex<FxHashSet<SessionId>>,
 }
@@ -47,6 +50,7 @@ impl Awaited {
     /// Awaits `sessions`, at a start.
     pub(crate) fn begin(&self, sessions: Vec<(SessionId, SessionOwner)>) {
         self.lasting.lock().extend(sessions.iter().map(|(session, _)| *session));
+        self.telling.lock().extend(sessions.iter().map(|(session, _)| *session));
         let mut awaited = self.sessions.lock();
         awaited.extend(sessions);
         self.count.store(awaited.len(), SeqCst);
@@ -54,6 +58,7 @@ impl Awaited {
 
     /// Ends it for a session; tells whether it was awaited.
     pub(crate) fn end(&self, session: SessionId) -> bool {
+        self.telling.lock().remove(&session);
         let mut awaited = self.sessions.lock();
         let was_awaited = awaited.remove(&session).is_some();
         self.count.store(awaited.len(), SeqCst);
@@ -62,6 +67,16 @@ impl Awaited {
 
     pub(crate) fn has(&self, session: SessionId) -> bool {
         self.sessions.lock().contains_key(&session)
+    }
+
+    /// A session that is being ended tells nothing any more.
+    pub(crate) fn give_up(&self, session: SessionId) {
+        self.telling.lock().remove(&session);
+    }
+
+    /// Whether some session may tell yet what it has open.
+    pub(crate) fn may_tell(&self) -> bool {
+        !self.telling.lock().is_empty()
     }
 }
 
@@ -115,6 +130,14 @@ impl LastingSessions for MetaService {
 
     fn is_awaiting(&self) -> bool {
         self.awaited.count.load(SeqCst) > 0
+    }
+
+    fn give_up_on(&self, sessions: &[SessionId]) {
+        sessions.iter().for_each(|&session| self.awaited.give_up(session));
+        if self.is_awaiting() {
+            // What waited for them holds what their end needs.
+            self.resume_across();
+        }
     }
 
     fn is_awaited(&self, session: SessionId) -> bool {
@@ -238,7 +261,7 @@ impl MetaService {
             self.hold_unlinked(session, file)?;
         }
         self.inspect_for(
-            Waiter::Telling,
+            self.teller(),
             Caller::new(OpId { session, sequence: 0 }, &creds),
             |txn, _| {
                 let found = txn.find_inode(inode)?.ok_or(Errno::ESTALE)?;
@@ -275,6 +298,11 @@ impl MetaService {
         )?
     }
 
+    /// Who tells what he has open. While sessions are awaited parts of transactions wait for just that, and no call of a client is being decided that would hold anything else.
+    fn teller(&self) -> Waiter {
+        if self.is_awaiting() { Waiter::PastKeys } else { Waiter::Itself }
+    }
+
     /// Has a session that has lost another one's records hold a file, should it have no name any more.
     fn hold_unlinked(&self, session: SessionId, file: &ReclaimedFile) -> Result<(), Errno> {
         let (creds, inode) = (itself(), file.inode);
@@ -290,7 +318,7 @@ impl MetaService {
         let args = verb::OpenArgs { is_granted: true, ..verb::OpenArgs::default() };
         let caller = Caller::new(OpId { session, sequence: 0 }, &creds);
         let has_name = self.inspect_for(
-            Waiter::Telling,
+            self.teller(),
             caller,
             |txn, _| Ok(txn.find_inode(inode)?.is_some_and(|found| found.nlink > 0)),
             |has_name, _| has_name,

@@ -100,6 +100,7 @@ impl MetaService {
             return;
         }
         let _inside = self.enter_all();
+        self.awaited.give_up(session);
         let was_awaited = self.end_lasting(session);
         // ORDER: files it was writing are settled before anybody else gets a lease on them or is told their size.
         let written = {

@@ -4,12 +4,14 @@ use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::{DECIDE_MAX, itself};
 use crate::waiting::Waiter;
+use ashlar_kv::Snapshot;
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Kind, key, verb};
 use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Records looked at under one hold of the lane.
@@ -61,7 +63,14 @@ impl MetaService {
                 number::REAP,
                 |txn, context| verb::reap_session(txn, context, &args),
                 |reply, _| reply,
-            )?;
+            );
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(errno) => {
+                    self.note_all_unmeasured(shard, session, errno);
+                    return Err(errno);
+                }
+            };
             for inode in reply.unsettled {
                 let must_measure = match written {
                     Some(written) => written.contains(&inode),
@@ -80,12 +89,30 @@ impl MetaService {
         }
     }
 
+    /// The same of all files of a shard that `session` was writing, as what it has left could not be looked through: a transaction whose coordinator is away holds some of it, say.
+    fn note_all_unmeasured(&self, shard: ShardId, session: SessionId, errno: Errno) {
+        let (from, to) = key::table_range(shard, b'W');
+        let mut written = Vec::new();
+        let scanned = self.lane.read().scan(&from, &to, &mut |record_key, _| {
+            if record_key.get(11..) == Some(&session.0.to_be_bytes()) {
+                written.extend(key::inode_of(record_key));
+            }
+            ControlFlow::Continue(())
+        });
+        if let Err(error) = scanned {
+            self.answer(&error.into());
+        }
+        written.into_iter().for_each(|inode| self.note_unmeasured(inode, session, errno));
+    }
+
     /// Notes a file that could not be measured when `session` ended, because somebody who writes it besides has not given it back in time, say: nobody may use its content until that has
     /// been done, which is tried again.
     fn note_unmeasured(&self, inode: InodeId, session: SessionId, errno: Errno) {
         tracing::warn!(%errno, %inode, "the size of a file could not be found out when a session that wrote it ended; trying again");
         let creds = itself();
-        let generation = self.inspect(
+        let generation = self.inspect_for(
+            // What holds the file may be why it could not be measured.
+            Waiter::PastKeys,
             Caller::new(OpId { session, sequence: 0 }, &creds),
             |txn, _| Ok(txn.find_inode(inode)?.and_then(Self::generation_of)),
             |generation, _| generation,

@@ -24,8 +24,8 @@ const MOMENT: Duration = Duration::from_millis(10);
 pub(crate) enum Waiter {
     /// The service itself, or a caller in this process: that one has its own threads, and does not come again.
     Itself,
-    /// Whoever tells what he had before a start. He waits for no keys: what holds them may be waiting for him.
-    Telling,
+    /// Whoever looks past keys that a transaction holds: because what holds them waits for him, or because he wants nothing that it will change.
+    PastKeys,
     /// A call of a session.
     Call(SessionId),
     /// A question of another server on behalf of a session.
@@ -38,7 +38,7 @@ impl Waiter {
     pub(crate) fn out_of_time(self) -> Errno {
         match self {
             Waiter::Call(_) => Errno::EHOSTDOWN,
-            Waiter::Itself | Waiter::Telling | Waiter::Question(_) => Errno::ETIMEDOUT,
+            Waiter::Itself | Waiter::PastKeys | Waiter::Question(_) => Errno::ETIMEDOUT,
         }
     }
 }
@@ -112,7 +112,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         match self.of {
             None => *self.waiting.moments.lock() -= 1,
-            Some(Waiter::Itself | Waiter::Telling) => {}
+            Some(Waiter::Itself | Waiter::PastKeys) => {}
             Some(Waiter::Call(session)) => self.waiting.calls.lock().end(session),
             Some(Waiter::Question(session)) => self.waiting.questions.lock().end(session),
         }
@@ -126,7 +126,7 @@ impl Waiting {
     /// `EHOSTDOWN` when it has to come again instead.
     pub(crate) fn begin(&self, waiter: Waiter) -> Result<Turn<'_>, Errno> {
         let is_let_in = match waiter {
-            Waiter::Itself | Waiter::Telling => true,
+            Waiter::Itself | Waiter::PastKeys => true,
             Waiter::Call(session) => self.calls.lock().begin(session, CALLS_MAX),
             Waiter::Question(session) => self.questions.lock().begin(session, QUESTIONS_MAX),
         };

@@ -70,6 +70,10 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.is_awaiting()
     }
 
+    fn give_up_on(&self, sessions: &[SessionId]) {
+        self.inner.give_up_on(sessions);
+    }
+
     fn is_awaited(&self, session: SessionId) -> bool {
         self.inner.is_awaited(session)
     }

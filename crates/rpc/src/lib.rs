@@ -184,6 +184,9 @@ pub trait LastingSessions: MetaCalls {
     /// recalls are answered.
     fn is_awaiting(&self) -> bool;
 
+    /// Sessions that are about to be ended tell nothing any more: what waits for them alone goes on.
+    fn give_up_on(&self, sessions: &[SessionId]);
+
     /// Whether `session` is one of them.
     fn is_awaited(&self, session: SessionId) -> bool;
 

@@ -361,6 +361,14 @@ impl Machine {
         Ok(())
     }
 
+    /// Whether a target has taken itself out of service.
+    pub fn has_stopped_target(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| {
+            running.storage.targets().iter().any(|(_, store)| store.stopped().is_some())
+        })
+    }
+
     /// Whether chunks wait to be deleted, or other work of the service is left.
     pub fn has_garbage(&self) -> bool {
         self.shared.oracle.lock().newest().keys().any(|key| key.get(2) == Some(&b'G'))

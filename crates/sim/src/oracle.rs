@@ -40,6 +40,15 @@ mod verb {
     pub const SPLIT: u8 = 36;
 }
 
+/// Whose session may be evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Evictions {
+    #[default]
+    Nobody,
+    Only(Actor),
+    Anybody,
+}
+
 /// One group of frames in the log, and the model after it.
 struct Commit {
     writes: Vec<(Vec<u8>, Option<Bytes>)>,
@@ -109,8 +118,8 @@ pub struct Oracle {
     changed_at: BTreeMap<u64, Timespec>,
     /// How often times that were not told yet have been lost.
     losses: u64,
-    /// A client hangs in this phase, so that a session may be evicted.
-    pub may_evict: bool,
+    /// A client hangs, so that its session may be evicted.
+    pub may_evict: Evictions,
     pub failures: Vec<String>,
     /// Answers that were checked.
     pub checked: u64,
@@ -194,7 +203,12 @@ impl Oracle {
 
     /// The service ends the session of `actor`, because it does not answer.
     pub fn evicted(&mut self, actor: Actor) {
-        if !self.may_evict && !self.is_disk_broken {
+        let is_expected = match self.may_evict {
+            Evictions::Nobody => false,
+            Evictions::Only(hanging) => actor == hanging,
+            Evictions::Anybody => true,
+        };
+        if !is_expected && !self.is_disk_broken {
             self.fail(format!("actor {actor} is evicted although nothing hangs"));
         }
         self.excuse(actor);

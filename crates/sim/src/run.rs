@@ -3,7 +3,7 @@
 use crate::actor::{Mix, Worker, read_back};
 use crate::machine::{Machine, Setup};
 use crate::model::Model;
-use crate::oracle::Oracle;
+use crate::oracle::{Evictions, Oracle};
 use crate::scheduler::Scheduler;
 use crate::watch::Shared;
 use ashlar_env::sim::{FaultOp, SimClock, SimEntropy};
@@ -294,7 +294,11 @@ impl Run {
             }
             Fault::None | Fault::Hang { .. } => {}
         }
-        self.shared.oracle.lock().may_evict = matches!(fault, Fault::Hang { .. });
+        let may_evict = match fault {
+            Fault::Hang { .. } => Evictions::Anybody,
+            _ => Evictions::Nobody,
+        };
+        self.shared.oracle.lock().may_evict = may_evict;
         let ends: Vec<Arc<AtomicBool>> = (0..self.plan.actors).map(|_| Arc::default()).collect();
         let mut clients = Vec::new();
         for (actor, end) in ends.iter().enumerate() {

@@ -13,6 +13,7 @@ mod cases;
 use crate::actor::{Mix, Worker};
 use crate::copies::{Outcome, add};
 use crate::machine::Setup;
+use crate::oracle::Evictions;
 use crate::run::{Plan, Report, Run};
 use crate::scheduler::Scheduler;
 use crate::site::sweep as across;
@@ -193,6 +194,11 @@ impl Sweep {
     }
 }
 
+/// The seed of what [`Sweep::describe`] calls `what`, if there is such.
+pub fn seed_of(what: &str) -> Option<u64> {
+    (0..seeds_in_all()).find(|&seed| Sweep::of(seed).0.describe() == what)
+}
+
 /// Sweeps what `seed` stands for; `note` gets the scheduler of each run before it begins.
 pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcome {
     let (sweep, round) = Sweep::of(seed);
@@ -226,6 +232,13 @@ struct Pass {
     run: Run,
 }
 
+/// What is done once all is there that a case needs.
+struct Then {
+    /// Has the trouble come.
+    arm: Box<dyn FnOnce() + Send>,
+    steps: &'static [Step],
+}
+
 /// What a worker tells when it has come to its end.
 #[derive(Default)]
 struct Told {
@@ -249,7 +262,8 @@ impl Pass {
         self.run.machine.format()?;
         self.run.machine.start(|_, _| ())?;
         let first = self.worker(FIRST)?;
-        let told = self.take(first, PRELUDE, Some((self.arming(), self.sweep.case.steps)))?;
+        let told =
+            self.take(first, PRELUDE, Some(Then { arm: self.arming(), steps: self.sweep.case.steps }))?;
         let is_met = self.disarm();
         if self.run.has_failed() {
             return Ok(is_met);
@@ -278,6 +292,7 @@ impl Pass {
         if !self.run.shared.is_off() {
             self.work_afterwards()?;
         }
+        self.run.shared.oracle.lock().may_evict = Evictions::Nobody;
         if self.run.has_failed() {
             return Ok(());
         }
@@ -309,19 +324,19 @@ impl Pass {
         Ok(Worker::new(actor, client, shared, seed, (self.run.plan.mix, is_durable)))
     }
 
-    /// Has `worker` take `steps`, and then, after something was done, others, and wait until nothing is left to do; its session ends then.
+    /// Has `worker` take `steps`, and `then` others and wait until nothing is left to do; its session ends with that.
     fn take(
         &self,
         mut worker: Worker,
         steps: &'static [Step],
-        then: Option<(Box<dyn FnOnce() + Send>, &'static [Step])>,
+        then: Option<Then>,
     ) -> Result<Arc<Told>, String> {
         let (actor, told) = (worker.actor, Arc::new(Told::default()));
         let theirs = told.clone();
         let run = move || {
             let mut missed = cases::follow(&mut worker, steps);
-            if let Some((between, steps)) = then {
-                between();
+            if let Some(Then { arm, steps }) = then {
+                arm();
                 missed = missed.or(cases::follow(&mut worker, steps));
                 worker.shared.scheduler.sleep(REST);
             }
@@ -347,7 +362,7 @@ impl Pass {
             Trouble::Kill | Trouble::PowerCut => Box::new(move || shared.stop_in.store(nth as i64, Relaxed)),
             Trouble::ClientDies => Box::new(move || {
                 shared.dies_in.store(nth as i64, Relaxed);
-                shared.oracle.lock().may_evict = true;
+                shared.oracle.lock().may_evict = Evictions::Only(FIRST);
             }),
             Trouble::Disk { disk, op, errno } => {
                 let disk = self.run.machine.disks()[disk].clone();
@@ -367,11 +382,13 @@ impl Pass {
         match self.sweep.trouble {
             Trouble::Kill | Trouble::PowerCut => shared.is_off(),
             Trouble::ClientDies => self.is_dead(),
-            Trouble::Disk { disk, .. } => {
+            Trouble::Disk { disk, errno, .. } => {
                 let disks = self.run.machine.disks();
                 let is_met = disks[disk].failures_left() == 0;
                 disks[disk].forget_failures();
-                shared.oracle.lock().is_disk_broken &= is_met;
+                // A disk that was full for a moment is one that works; a target has stopped if that was in what it had reserved.
+                let is_over = errno == libc::ENOSPC && !self.run.machine.has_stopped_target();
+                shared.oracle.lock().is_disk_broken &= is_met && !is_over;
                 is_met
             }
         }

@@ -15,6 +15,7 @@ use ashlar_types::{ClusterId, Errno, SessionId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
@@ -202,6 +203,10 @@ impl DiskFile for WatchedFile {
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
         let data = parts.concat();
         self.write(&data, || self.inner.write_at(offset, &data))
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        self.disk.look(|| self.inner.next_data(offset))
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use super::entropy::split_mix;
 use super::{BLOCK_BYTES, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -84,6 +85,16 @@ impl Content {
         }
         let (first, last) = (offset / BLOCK, (offset + len - 1) / BLOCK);
         (last - first + 1) - self.reserved.range(first..=last).count() as u64
+    }
+
+    /// The next blocks from `offset` on that were written.
+    pub(super) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        let mut written = self.live.blocks.range(offset / BLOCK..).map(|(block, _)| *block);
+        let first = written.next()?;
+        let last = written.zip(first + 1..).take_while(|(block, next)| block == next).last();
+        let end = (last.map_or(first, |(block, _)| block) + 1) * BLOCK;
+        let range = (first * BLOCK).max(offset)..end.min(self.live.len);
+        (!range.is_empty()).then_some(range)
     }
 
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> usize {

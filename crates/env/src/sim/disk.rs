@@ -9,6 +9,7 @@ use crate::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Capacity of a disk on which none was set, bytes.
@@ -403,6 +404,14 @@ impl DiskFile for SimFile {
 
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
         self.write_at(offset, &parts.concat())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        let state = self.shared.enter();
+        if state.life != self.life {
+            return Err(eio());
+        }
+        Ok(state.inodes.get(&self.file).ok_or_else(eio)?.content.next_data(offset))
     }
 
     fn sync_data(&self) -> io::Result<()> {

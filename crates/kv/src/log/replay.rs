@@ -61,9 +61,18 @@ pub(crate) fn replay(
         return Ok(replayed);
     };
     for index in start..segments.len() {
-        let segment = read_segment(dir, &segments[index])?;
+        let mut segment = read_segment(dir, &segments[index], Part::Data)?;
         let limit = segments.get(index + 1).map(|next| next.first);
-        match replay_segment(dir, &segment, limit, &mut replayed, sink) {
+        let mut has_next = replay_segment(dir, &segment, limit, &mut replayed, sink);
+        if matches!(has_next, Ok(false)) && !is_as_told(dir, &segment, replayed.end)? {
+            tracing::warn!(
+                segment = dir.describe(&segment.name.path),
+                "the local file system takes data for a hole; all is read"
+            );
+            segment = read_segment(dir, &segments[index], Part::All)?;
+            has_next = replay_segment(dir, &segment, limit, &mut replayed, sink);
+        }
+        match has_next {
             Ok(true) => {}
             Ok(false) if give_up_from == Some(Position(replayed.end)) => break,
             Ok(false) => {
@@ -99,10 +108,18 @@ fn way_out(position: u64) -> String {
     )
 }
 
-fn read_segment(dir: &LogDir, name: &SegmentName) -> Result<Segment, KvError> {
+/// How much of a segment file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Without what was reserved and not written, as far as the local file system tells.
+    Data,
+    All,
+}
+
+fn read_segment(dir: &LogDir, name: &SegmentName, part: Part) -> Result<Segment, KvError> {
     let path = dir.describe(&name.path);
     let (bytes, data) =
-        read_data(dir, name).map_err(|e| KvError::io(format!("read log segment {path}"), e))?;
+        read_data(dir, name, part).map_err(|e| KvError::io(format!("read log segment {path}"), e))?;
     let header = match SegmentHeader::decode(&bytes) {
         Ok(header) => Some(header),
         Err(HeaderFault::Invalid) => None,
@@ -127,21 +144,43 @@ fn read_segment(dir: &LogDir, name: &SegmentName) -> Result<Segment, KvError> {
 }
 
 /// What is in a segment file, and where it may be anything but zeros: the end of one is reserved and not written yet, and neither read nor looked at.
-fn read_data(dir: &LogDir, name: &SegmentName) -> io::Result<(Bytes, Vec<Range<usize>>)> {
+fn read_data(dir: &LogDir, name: &SegmentName, part: Part) -> io::Result<(Bytes, Vec<Range<usize>>)> {
     let file = dir.disk.open(&name.path, OpenMode::Read)?;
     // LIMIT: one segment at a time; its length was bounded when it was written.
     let (mut bytes, mut data) = (vec![0; file.len()? as usize], Vec::new());
+    let len = bytes.len() as u64;
     let mut at = 0;
-    while let Some(next) = file.next_data(at)? {
-        at = next.end;
-        let range = next.start as usize..bytes.len().min(next.end as usize);
-        if range.is_empty() {
-            break;
-        }
+    while at < len {
+        let next = match part {
+            Part::Data => file.next_data(at)?,
+            Part::All => Some(at..len),
+        };
+        let Some(next) = next.filter(|next| next.start < len) else { break };
+        // One without an end tells nothing.
+        let end = if next.end > next.start { next.end.min(len) } else { len };
+        let range = next.start as usize..end as usize;
         let got = file.read_at(next.start, &mut bytes[range.clone()])?;
         data.push(range.start..range.start + got);
+        at = end;
     }
     Ok((Bytes::from(bytes), data))
+}
+
+/// Bytes that are read where the log seems to end, whatever the local file system takes for a hole.
+const END_BYTES: usize = 64 << 10;
+
+/// Whether what is behind `end` is on the disk as it was told. A file system that takes data for a hole would shorten the log without a word.
+fn is_as_told(dir: &LogDir, segment: &Segment, end: u64) -> Result<bool, KvError> {
+    let offset = file_offset(segment.name.first, end.max(segment.name.first)) as usize;
+    let Some(told) = segment.bytes.get(offset..) else { return Ok(true) };
+    let told = &told[..told.len().min(END_BYTES)];
+    let read = || {
+        let mut found = vec![0; told.len()];
+        let got = dir.disk.open(&segment.name.path, OpenMode::Read)?.read_at(offset as u64, &mut found)?;
+        Ok(found[..got] == told[..got])
+    };
+    let path = || dir.describe(&segment.name.path);
+    read().map_err(|error: io::Error| KvError::io(format!("read log segment {}", path()), error))
 }
 
 /// Gives the segment's groups to `sink`; false when the log ends inside it.
@@ -211,7 +250,7 @@ fn require_torn_tail(dir: &LogDir, segment: Segment, later: &[SegmentName], end:
             break;
         }
         let limit = later.get(index + 1).map(|next| next.first);
-        let more = look_behind(dir, &read_segment(dir, name)?, end, limit);
+        let more = look_behind(dir, &read_segment(dir, name, Part::Data)?, end, limit);
         behind = Behind { witness: more.witness, records: behind.records + more.records };
     }
     let Some(record) = behind.witness else {

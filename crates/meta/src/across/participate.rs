@@ -236,7 +236,7 @@ impl MetaService {
             Record::Finished { id, writes, .. } => {
                 if let Some(part) = writes {
                     // Who has a file open says whether the end of its last name is its own. Whoever brings the decision comes again, and so does `resume`.
-                    if !part.drops.is_empty() && self.is_awaiting() {
+                    if !part.drops.is_empty() && self.awaited.may_tell() {
                         return Err(Errno::EHOSTDOWN);
                     }
                     part.apply(&mut txn, &context).map_err(|error| self.answer(&error))?;

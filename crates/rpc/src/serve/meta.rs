@@ -312,6 +312,7 @@ impl MetaEndpoint {
         let now = self.clock.monotonic();
         let all: Vec<(SessionId, Arc<RemoteSession>)> =
             self.sessions.read().iter().map(|(id, session)| (*id, session.clone())).collect();
+        let mut ending = Vec::new();
         for (id, session) in all {
             self.follow_policy(id, &session);
             if self.map.read().node(session.owner.node).is_none() && !session.state.lock().is_ending {
@@ -341,11 +342,19 @@ impl MetaEndpoint {
                     let text = "nothing was heard of its mount; its locks and leases go to others";
                     session.report(EventKind::SessionSilent, id, text);
                 }
-                // ORDER: remembered before it is not known.
                 // What one had that has told nothing since the start is not known here: files without a name, which go with it, and locks.
-                self.note_ended(id, was_revoked || must_reclaim);
-                self.end(id);
+                ending.push((id, was_revoked || must_reclaim));
             }
+        }
+        if ending.is_empty() {
+            return;
+        }
+        // ORDER: of all, before the first is ended: its end may need what waits for the others to tell what they have.
+        self.meta.give_up_on(&ending.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+        for (id, has_told_less) in ending {
+            // ORDER: remembered before it is not known.
+            self.note_ended(id, has_told_less);
+            self.end(id);
         }
     }
 

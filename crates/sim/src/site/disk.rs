@@ -4,6 +4,7 @@ use super::Site;
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
@@ -146,6 +147,10 @@ impl DiskFile for ServerFile {
 
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
         self.disk.change(|| self.inner.write_vectored_at(offset, parts))
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        self.disk.look(|| self.inner.next_data(offset))
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -224,7 +224,11 @@ impl Work {
                         self.mount.release(inode, handle);
                     }
                 }
-                Step::KeepFile(_) => drop(self.make_file(place)),
+                Step::KeepFile(name) => {
+                    if self.make_file(place).is_none() {
+                        self.fail(&format!("{name:?} is not open"));
+                    }
+                }
                 Step::Unlink(_) => self.unlink(place),
                 Step::Rename(.., flags) => self.rename(place, other, flags),
                 Step::Link(..) => self.link(place, other),
@@ -250,6 +254,8 @@ impl Work {
                 }
             }
             Ok(told) => self.fail(&format!("{what} is answered {told:?}, not {wanted:?}")),
+            // Whoever is away is back in a moment, and everybody is heard of.
+            Err(()) if self.mount.site.sweep.is_some() => self.fail(&format!("{what} has no answer")),
             Err(()) => self.find_out(what, after),
         }
     }
