@@ -9,7 +9,7 @@ use crate::execute::{DECIDE_MAX, itself};
 use ashlar_env::{Signal, Tasks};
 use ashlar_kv::{Position, Snapshot};
 use ashlar_namespace::record::Garbage;
-use ashlar_namespace::{FileData, Inode, Kind, NsError, key, verb};
+use ashlar_namespace::{FileData, Inode, Kind, NsError, Txn, key, verb};
 use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::codec;
@@ -457,6 +457,13 @@ impl MetaService {
         Ok(())
     }
 
+    /// Whether a cut of `inode` is noted already: somebody may have begun it.
+    pub(crate) fn has_cut_pending(txn: &mut Txn<'_>, inode: InodeId) -> Result<bool, NsError> {
+        let generation = txn.find_inode(inode)?.and_then(Self::generation_of);
+        let Some(generation) = generation else { return Ok(false) };
+        Ok(txn.get(&key::garbage(inode, generation))?.is_some())
+    }
+
     /// Carries out a cut of `inode` that an earlier truncation left behind.
     pub(crate) fn cut_pending(&self, inode: InodeId, behalf_of: SessionId) -> Result<(), Errno> {
         let creds = itself();
@@ -488,7 +495,10 @@ impl MetaService {
             .read()
             .get(&key::garbage(inode, generation))
             .map_err(|error| self.answer(&error.into()))?;
-        let Some(bytes) = record else { return Ok(()) };
+        let Some(bytes) = record else {
+            self.cutting.note(inode, true);
+            return Ok(());
+        };
         let garbage: Garbage = codec::decode(&bytes, "garbage record").map_err(|_| Errno::EIO)?;
         let is_again = is_again || self.cutting.has_failed(inode);
         let done = self.collect_one(inode, &garbage, (behalf_of, is_again)).map(|_| ());
@@ -500,13 +510,20 @@ impl MetaService {
 /// Files remembered whose last cut has failed.
 const FAILED_MAX: usize = 1024;
 
+/// Files whose last cut here has failed: what it freed nobody has counted.
+#[derive(Default)]
+struct Failed {
+    // LIMIT: `FAILED_MAX`.
+    inodes: FxHashSet<InodeId>,
+    /// There were more: all count as failed from then on, and are measured.
+    are_too_many: bool,
+}
+
 /// Files that are being cut.
 pub(crate) struct CutsUnderWay {
     // LIMIT: one per call under way.
     inodes: Mutex<FxHashSet<InodeId>>,
-    /// Those whose last cut has failed: what it freed nobody has counted.
-    // LIMIT: `FAILED_MAX`; with so many all count as failed.
-    failed: Mutex<FxHashSet<InodeId>>,
+    failed: Mutex<Failed>,
     ended: Signal,
 }
 
@@ -520,15 +537,17 @@ impl CutsUnderWay {
 
     fn has_failed(&self, inode: InodeId) -> bool {
         let failed = self.failed.lock();
-        failed.len() >= FAILED_MAX || failed.contains(&inode)
+        failed.are_too_many || failed.inodes.contains(&inode)
     }
 
     fn note(&self, inode: InodeId, is_done: bool) {
         let mut failed = self.failed.lock();
         if is_done {
-            failed.remove(&inode);
-        } else if failed.len() < FAILED_MAX {
-            failed.insert(inode);
+            failed.inodes.remove(&inode);
+        } else if failed.inodes.len() < FAILED_MAX {
+            failed.inodes.insert(inode);
+        } else {
+            failed.are_too_many = true;
         }
     }
 

@@ -94,7 +94,8 @@ impl Told for Opening {
     }
 }
 
-impl Told for (verb::SetattrReply, Option<u32>) {
+/// With the generation of the chunks, and whether a cut of them was noted before.
+impl Told for (verb::SetattrReply, Option<(u32, bool)>) {
     fn told(&self) -> MetaReply {
         of_attr(self.0.attr.clone())
     }

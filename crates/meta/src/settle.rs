@@ -4,15 +4,16 @@ use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::{DECIDE_MAX, itself};
 use crate::waiting::Waiter;
-use ashlar_kv::Snapshot;
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Kind, key, verb};
 use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
-use std::ops::ControlFlow;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
@@ -27,6 +28,30 @@ impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         self.service.leases.lock().end_block(self.inode);
         self.service.leases_changed.notify_all();
+    }
+}
+
+/// Time between two tries to clean up after a session.
+const REAP_PAUSE: Duration = Duration::from_secs(5);
+
+/// Sessions that have ended and could not be cleaned up after, by shard.
+#[derive(Debug, Default)]
+pub(crate) struct Unreaped {
+    // LIMIT: as sessions that end while something of theirs is held, in each shard; each for as long as that lasts.
+    left: Mutex<BTreeMap<(ShardId, SessionId), Duration>>,
+}
+
+impl Unreaped {
+    fn note(&self, shard: ShardId, session: SessionId, now: Duration) {
+        self.left.lock().insert((shard, session), now + REAP_PAUSE);
+    }
+
+    /// Those whose turn it is; they are forgotten.
+    fn take(&self, now: Duration) -> Vec<(ShardId, SessionId)> {
+        let mut left = self.left.lock();
+        let due: Vec<_> = left.iter().filter(|(_, at)| **at <= now).map(|(which, _)| *which).collect();
+        left.retain(|which, _| !due.contains(which));
+        due
     }
 }
 
@@ -64,13 +89,9 @@ impl MetaService {
                 |txn, context| verb::reap_session(txn, context, &args),
                 |reply, _| reply,
             );
-            let reply = match reply {
-                Ok(reply) => reply,
-                Err(errno) => {
-                    self.note_all_unmeasured(shard, session, errno);
-                    return Err(errno);
-                }
-            };
+            // A transaction whose coordinator is away holds some of it, say. What was settled already is not looked at again.
+            let reply =
+                reply.inspect_err(|_| self.unreaped.note(shard, session, self.env.clock.monotonic()))?;
             for inode in reply.unsettled {
                 let must_measure = match written {
                     Some(written) => written.contains(&inode),
@@ -87,22 +108,6 @@ impl MetaService {
                 return all_settled;
             }
         }
-    }
-
-    /// The same of all files of a shard that `session` was writing, as what it has left could not be looked through: a transaction whose coordinator is away holds some of it, say.
-    fn note_all_unmeasured(&self, shard: ShardId, session: SessionId, errno: Errno) {
-        let (from, to) = key::table_range(shard, b'W');
-        let mut written = Vec::new();
-        let scanned = self.lane.read().scan(&from, &to, &mut |record_key, _| {
-            if record_key.get(11..) == Some(&session.0.to_be_bytes()) {
-                written.extend(key::inode_of(record_key));
-            }
-            ControlFlow::Continue(())
-        });
-        if let Err(error) = scanned {
-            self.answer(&error.into());
-        }
-        written.into_iter().for_each(|inode| self.note_unmeasured(inode, session, errno));
     }
 
     /// Notes a file that could not be measured when `session` ended, because somebody who writes it besides has not given it back in time, say: nobody may use its content until that has
@@ -125,12 +130,21 @@ impl MetaService {
 
     /// Measures what could not be measured before, in a thread of its own: that may wait for others. To be called several times a second.
     pub(crate) fn begin_measuring(self: &Arc<Self>) {
-        let left = self.unmeasured.take(self.env.clock.monotonic());
-        if left.is_empty() {
+        let now = self.env.clock.monotonic();
+        let (left, unreaped) = (self.unmeasured.take(now), self.unreaped.take(now));
+        if left.is_empty() && unreaped.is_empty() {
             return;
         }
-        let (service, again) = (self.clone(), left.clone());
+        let (service, again, unreaped_again) = (self.clone(), left.clone(), unreaped.clone());
         let measure = Box::new(move || {
+            for (shard, session) in unreaped {
+                // One that fails is noted again. Whoever has the shard now looks through what he finds in it.
+                if service.is_here(shard)
+                    && let Err(errno) = service.reap_shard(shard, session, None)
+                {
+                    tracing::warn!(%errno, %shard, %session, "could not clean up after a session; trying again");
+                }
+            }
             for (inode, session) in left {
                 // Whoever has its shard now finds the record of the writer.
                 if service.is_here(inode.home())
@@ -142,6 +156,7 @@ impl MetaService {
         });
         if self.env.tasks.spawn("ashlar-settle", measure).is_err() {
             again.into_iter().for_each(|(inode, session)| self.unmeasured.note(inode, session));
+            unreaped_again.into_iter().for_each(|(shard, session)| self.unreaped.note(shard, session, now));
         }
     }
 

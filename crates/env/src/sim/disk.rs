@@ -31,6 +31,8 @@ struct State {
     inodes: BTreeMap<u64, Inode>,
     plan: Plan,
     capacity: Option<u64>,
+    /// From there on each file is told to be a hole.
+    hole_told_from: Option<u64>,
     /// Numbers for files and handles.
     next_id: u64,
     /// Grows with every crash; handles of earlier lives are dead.
@@ -206,6 +208,11 @@ impl SimDisk {
     /// Whether the planned power cut has come.
     pub fn is_power_off(&self) -> bool {
         self.shared.state.lock().plan.is_power_off
+    }
+
+    /// From `offset` on each file is told to be a hole, whatever is in it: a local file system that is wrong about that.
+    pub fn tell_hole_from(&self, offset: u64) {
+        self.shared.state.lock().hole_told_from = Some(offset);
     }
 
     /// Limits the space for file content, bytes; what is held already stays.
@@ -408,10 +415,12 @@ impl DiskFile for SimFile {
 
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         let state = self.shared.enter();
-        if state.life != self.life {
+        if state.life != self.life || state.plan.is_power_off {
             return Err(eio());
         }
-        Ok(state.inodes.get(&self.file).ok_or_else(eio)?.content.next_data(offset))
+        let found = state.inodes.get(&self.file).ok_or_else(eio)?.content.next_data(offset);
+        let end_told = state.hole_told_from.unwrap_or(u64::MAX);
+        Ok(found.map(|found| found.start..found.end.min(end_told)).filter(|found| !found.is_empty()))
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -12,8 +12,8 @@
 //! | a segment shorter than it was made | durable records may be missing | [`KvError::Corrupt`] |
 
 use super::format::{
-    HeaderFault, LoggedFrame, RECORD_ALIGN, RECORD_MAGIC, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader,
-    decode_frames,
+    GROUP_BYTES_MAX, HeaderFault, LoggedFrame, RECORD_ALIGN, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader,
+    SEGMENT_HEADER_BYTES, SegmentHeader, decode_frames,
 };
 use super::segment::{LogDir, SegmentName, file_offset};
 use crate::{KvError, Position};
@@ -64,19 +64,22 @@ pub(crate) fn replay(
         let mut segment = read_segment(dir, &segments[index], Part::Data)?;
         let limit = segments.get(index + 1).map(|next| next.first);
         let mut has_next = replay_segment(dir, &segment, limit, &mut replayed, sink);
+        let mut part = Part::Data;
         if matches!(has_next, Ok(false)) && !is_as_told(dir, &segment, replayed.end)? {
+            part = Part::All;
             tracing::warn!(
                 segment = dir.describe(&segment.name.path),
                 "the local file system takes data for a hole; all is read"
             );
-            segment = read_segment(dir, &segments[index], Part::All)?;
+            drop(segment);
+            segment = read_segment(dir, &segments[index], part)?;
             has_next = replay_segment(dir, &segment, limit, &mut replayed, sink);
         }
         match has_next {
             Ok(true) => {}
             Ok(false) if give_up_from == Some(Position(replayed.end)) => break,
             Ok(false) => {
-                require_torn_tail(dir, segment, &segments[index + 1..], replayed.end)?;
+                require_torn_tail(dir, (segment, part), &segments[index + 1..], replayed.end)?;
                 break;
             }
             Err(KvError::Corrupt { .. }) if give_up_from == Some(Position(replayed.end)) => break,
@@ -171,9 +174,15 @@ const END_BYTES: usize = 64 << 10;
 
 /// Whether what is behind `end` is on the disk as it was told. A file system that takes data for a hole would shorten the log without a word.
 fn is_as_told(dir: &LogDir, segment: &Segment, end: u64) -> Result<bool, KvError> {
-    let offset = file_offset(segment.name.first, end.max(segment.name.first)) as usize;
+    // Without a header nothing of it was looked at.
+    let offset = match segment.header {
+        Some(_) => file_offset(segment.name.first, end.max(segment.name.first)) as usize,
+        None => 0,
+    };
     let Some(told) = segment.bytes.get(offset..) else { return Ok(true) };
-    let told = &told[..told.len().min(END_BYTES)];
+    // What begins as a record may be one, up to its end.
+    let max = if told.starts_with(&RECORD_MAGIC) { RECORD_HEADER_BYTES + GROUP_BYTES_MAX } else { END_BYTES };
+    let told = &told[..told.len().min(max)];
     let read = || {
         let mut found = vec![0; told.len()];
         let got = dir.disk.open(&segment.name.path, OpenMode::Read)?.read_at(offset as u64, &mut found)?;
@@ -239,7 +248,12 @@ fn require_whole(dir: &LogDir, segment: &Segment, end: u64) -> Result<(), KvErro
 }
 
 /// Refuses the end of the log at `end`, in `segment`, if a later record proves that it was durable beyond it.
-fn require_torn_tail(dir: &LogDir, segment: Segment, later: &[SegmentName], end: u64) -> Result<(), KvError> {
+fn require_torn_tail(
+    dir: &LogDir,
+    (segment, part): (Segment, Part),
+    later: &[SegmentName],
+    end: u64,
+) -> Result<(), KvError> {
     let damaged = dir.describe(&segment.name.path);
     let offset = file_offset(segment.name.first, end);
     let limit = later.first().map(|next| next.first);
@@ -250,7 +264,7 @@ fn require_torn_tail(dir: &LogDir, segment: Segment, later: &[SegmentName], end:
             break;
         }
         let limit = later.get(index + 1).map(|next| next.first);
-        let more = look_behind(dir, &read_segment(dir, name, Part::Data)?, end, limit);
+        let more = look_behind(dir, &read_segment(dir, name, part)?, end, limit);
         behind = Behind { witness: more.witness, records: behind.records + more.records };
     }
     let Some(record) = behind.witness else {

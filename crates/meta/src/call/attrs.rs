@@ -162,6 +162,7 @@ impl MetaService {
             caller,
             if is_of_a_write { number::CLEAR_SET_ID } else { number::SETATTR },
             |txn, context| {
+                let was_pending = changes.size.is_some() && Self::has_cut_pending(txn, inode)?;
                 let reply = verb::setattr(txn, context, inode, changes)?;
                 if changes.size.is_some() {
                     self.check_settled(txn, inode)?;
@@ -171,10 +172,10 @@ impl MetaService {
                 }
                 let generation = Self::generation_of(txn.inode(inode)?);
                 txn.reveal(inode);
-                Ok((reply, generation))
+                Ok((reply, generation.map(|generation| (generation, was_pending))))
             },
-            |(reply, generation), leases| {
-                let cut = generation.filter(|_| reply.must_cut);
+            |(reply, chunks), leases| {
+                let cut = chunks.filter(|_| reply.must_cut);
                 if cut.is_some() {
                     // ORDER: before the grant, so that nothing is granted: the cut will change the blocks that this reply tells.
                     leases.begin_block(inode);
@@ -183,8 +184,8 @@ impl MetaService {
                 (MetaReply::Attr { attr: reply.attr, leases: held }, cut)
             },
         )?;
-        if let Some(generation) = must_cut {
-            let outcome = self.cut(inode, generation, (session, false));
+        if let Some((generation, was_pending)) = must_cut {
+            let outcome = self.cut(inode, generation, (session, was_pending));
             self.leases.lock().end_block(inode);
             self.leases_changed.notify_all();
             outcome?;
