@@ -194,7 +194,7 @@ impl Sweep {
     }
 }
 
-/// The seed of what [`Sweep::describe`] calls `what`, if there is such.
+/// The seed of a case with its setting and fault, as a failure names them, if there is such.
 pub fn seed_of(what: &str) -> Option<u64> {
     (0..seeds_in_all()).find(|&seed| Sweep::of(seed).0.describe() == what)
 }
