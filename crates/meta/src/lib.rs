@@ -97,7 +97,6 @@ pub struct MetaService {
     unreleased: unreleased::Unreleased,
     /// Files that were written in a session that has ended, and could not be measured then.
     unmeasured: unreleased::Unreleased,
-    unreaped: settle::Unreaped,
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
     splits: split::Splits,

@@ -75,7 +75,6 @@ impl MetaService {
             unsettled: Default::default(),
             unreleased: Default::default(),
             unmeasured: Default::default(),
-            unreaped: Default::default(),
             making_room: crate::room::MakingRoom::new(&*tasks),
             splits: crate::split::Splits::new(&*tasks),
             waiting: Default::default(),

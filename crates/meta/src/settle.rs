@@ -10,10 +10,7 @@ use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
@@ -28,30 +25,6 @@ impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         self.service.leases.lock().end_block(self.inode);
         self.service.leases_changed.notify_all();
-    }
-}
-
-/// Time between two tries to clean up after a session.
-const REAP_PAUSE: Duration = Duration::from_secs(5);
-
-/// Sessions that have ended and could not be cleaned up after, by shard.
-#[derive(Debug, Default)]
-pub(crate) struct Unreaped {
-    // LIMIT: as sessions that end while something of theirs is held, in each shard; each for as long as that lasts.
-    left: Mutex<BTreeMap<(ShardId, SessionId), Duration>>,
-}
-
-impl Unreaped {
-    fn note(&self, shard: ShardId, session: SessionId, now: Duration) {
-        self.left.lock().insert((shard, session), now + REAP_PAUSE);
-    }
-
-    /// Those whose turn it is; they are forgotten.
-    fn take(&self, now: Duration) -> Vec<(ShardId, SessionId)> {
-        let mut left = self.left.lock();
-        let due: Vec<_> = left.iter().filter(|(_, at)| **at <= now).map(|(which, _)| *which).collect();
-        left.retain(|which, _| !due.contains(which));
-        due
     }
 }
 
@@ -88,10 +61,7 @@ impl MetaService {
                 number::REAP,
                 |txn, context| verb::reap_session(txn, context, &args),
                 |reply, _| reply,
-            );
-            // A transaction whose coordinator is away holds some of it, say. What was settled already is not looked at again.
-            let reply =
-                reply.inspect_err(|_| self.unreaped.note(shard, session, self.env.clock.monotonic()))?;
+            )?;
             for inode in reply.unsettled {
                 let must_measure = match written {
                     Some(written) => written.contains(&inode),
@@ -130,21 +100,12 @@ impl MetaService {
 
     /// Measures what could not be measured before, in a thread of its own: that may wait for others. To be called several times a second.
     pub(crate) fn begin_measuring(self: &Arc<Self>) {
-        let now = self.env.clock.monotonic();
-        let (left, unreaped) = (self.unmeasured.take(now), self.unreaped.take(now));
-        if left.is_empty() && unreaped.is_empty() {
+        let left = self.unmeasured.take(self.env.clock.monotonic());
+        if left.is_empty() {
             return;
         }
-        let (service, again, unreaped_again) = (self.clone(), left.clone(), unreaped.clone());
+        let (service, again) = (self.clone(), left.clone());
         let measure = Box::new(move || {
-            for (shard, session) in unreaped {
-                // One that fails is noted again. Whoever has the shard now looks through what he finds in it.
-                if service.is_here(shard)
-                    && let Err(errno) = service.reap_shard(shard, session, None)
-                {
-                    tracing::warn!(%errno, %shard, %session, "could not clean up after a session; trying again");
-                }
-            }
             for (inode, session) in left {
                 // Whoever has its shard now finds the record of the writer.
                 if service.is_here(inode.home())
@@ -156,7 +117,6 @@ impl MetaService {
         });
         if self.env.tasks.spawn("ashlar-settle", measure).is_err() {
             again.into_iter().for_each(|(inode, session)| self.unmeasured.note(inode, session));
-            unreaped_again.into_iter().for_each(|(shard, session)| self.unreaped.note(shard, session, now));
         }
     }
 
