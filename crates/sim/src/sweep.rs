@@ -71,8 +71,6 @@ struct OneMachine {
     case: &'static Case,
     setting: Setting,
     trouble: Trouble,
-    /// Which choices are drawn where something is left to chance.
-    round: u64,
 }
 
 const DISK_FAULTS: [(FaultOp, i32); 9] = [
@@ -161,7 +159,7 @@ impl OneMachine {
 }
 
 impl Sweep {
-    /// What `seed` stands for, and the choices it stands for.
+    /// What `seed` stands for, and which choices are drawn where something is left to chance.
     fn of(seed: u64) -> (Sweep, u64) {
         let (all, on_one) = (seeds_in_all(), seeds_of_one_machine());
         let (at, round) = (seed % all * STRIDE % all, seed / all);
@@ -174,7 +172,7 @@ impl Sweep {
         let count = troubles.len() as u64;
         let (trouble, setting, case) = (at % count, at / count % settings, at / count / settings);
         let (trouble, setting) = (troubles[trouble as usize], SETTINGS[setting as usize]);
-        (Sweep::OneMachine(OneMachine { case: &CASES[case as usize], setting, trouble, round }), round)
+        (Sweep::OneMachine(OneMachine { case: &CASES[case as usize], setting, trouble }), round)
     }
 
     fn describe(&self) -> String {
@@ -205,7 +203,7 @@ pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcom
     let mut all = Outcome::default();
     for nth in 0..POINTS_MAX {
         let (report, is_met) = match sweep {
-            Sweep::OneMachine(sweep) => Pass::run(sweep, nth, is_traced, note),
+            Sweep::OneMachine(sweep) => Pass::run(sweep, (nth, round), is_traced, note),
             Sweep::AcrossServers(case, trouble) => across::run(case, trouble, (nth, round), is_traced, note),
         };
         all.trace = all.trace.rotate_left(7) ^ report.trace_hash;
@@ -249,9 +247,14 @@ struct Told {
 
 impl Pass {
     /// How it went, and whether it has met the trouble.
-    fn run(sweep: OneMachine, nth: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> (Report, bool) {
+    fn run(
+        sweep: OneMachine,
+        (nth, round): (u64, u64),
+        is_traced: bool,
+        note: &dyn Fn(&Arc<Scheduler>),
+    ) -> (Report, bool) {
         // The same up to the trouble for all points.
-        let run = Run::new(sweep.round, sweep.setting.plan(), is_traced, note);
+        let run = Run::new(round, sweep.setting.plan(), is_traced, note);
         run.shared.scheduler.note(&|| format!("{} at point {nth}", sweep.describe()));
         let mut pass = Pass { sweep, nth, run };
         let outcome = pass.whole();
