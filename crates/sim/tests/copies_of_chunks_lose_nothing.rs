@@ -5,7 +5,7 @@
 mod seeds;
 
 use ashlar_sim::simulation::Simulation;
-use seeds::pass_all;
+use seeds::{insist_on, pass_all};
 
 /// Seeds that are run twice, each of which gives one run.
 const TWICE: std::ops::Range<u64> = 3..5;
@@ -19,10 +19,7 @@ const FOUND: [(u64, &str); 2] = [
 #[test]
 fn copies_of_chunks_lose_nothing() {
     let (count, counts) = pass_all(Simulation::ChunkCopies, 8, TWICE, &FOUND);
-    let at_least = |what: &str, least: u64| {
-        let found = counts.get(what).copied().unwrap_or(0);
-        assert!(found >= least, "{found} {what} are too few");
-    };
+    let at_least = |what: &str, least: u64| insist_on(&counts, what, least);
     at_least("bits flipped", 1);
     at_least("read behind the head", 1);
     at_least("deletions", 1);

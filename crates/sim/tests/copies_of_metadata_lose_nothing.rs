@@ -5,7 +5,7 @@
 mod seeds;
 
 use ashlar_sim::simulation::Simulation;
-use seeds::pass_all;
+use seeds::{insist_on, pass_all};
 
 /// Seeds that are run twice, each of which gives one run.
 const TWICE: std::ops::Range<u64> = 3..5;
@@ -24,7 +24,6 @@ fn copies_of_metadata_lose_nothing() {
         ("cuts of all", 3),
     ];
     for (what, least) in least {
-        let found = counts.get(what).copied().unwrap_or(0);
-        assert!(found > least, "{found} {what} are too few");
+        insist_on(&counts, what, least + 1);
     }
 }

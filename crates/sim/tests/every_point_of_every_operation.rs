@@ -6,7 +6,7 @@ mod seeds;
 
 use ashlar_sim::simulation::Simulation;
 use ashlar_sim::sweep::seed_of;
-use seeds::pass_all;
+use seeds::{insist_on, pass_all};
 
 /// A part of all; seeds beside each other differ in everything.
 const SEEDS: u64 = 110;
@@ -45,7 +45,6 @@ fn every_operation_happens_whole_or_not_at_all() {
         ("power cuts of one of two servers", 3),
     ];
     for (what, least) in least {
-        let found = counts.get(what).copied().unwrap_or(0);
-        assert!(found >= least, "{found} {what} are too few");
+        insist_on(&counts, what, least);
     }
 }

@@ -50,3 +50,9 @@ pub fn pass_all(
     }
     (count, counts)
 }
+
+/// What a simulation is for has happened in it, so often at least.
+pub fn insist_on(counts: &Counts, what: &str, least: u64) {
+    let found = counts.get(what).copied().unwrap_or(0);
+    assert!(found >= least, "{found} {what} are too few");
+}
