@@ -27,6 +27,9 @@ pub trait Tasks: Send + Sync {
         self.signal().wait_for(&mut Mutex::new(()).lock(), time);
     }
 
+    /// The task that says this interrupts no other one when there is something for it: where all processors are busy it gets its turn a moment later, and finds more to do at once.
+    fn give_way(&self) {}
+
     /// Whether tasks take turns on one thread: then nobody may wait for a lock in any other way than by [`Tasks::pause`], or who holds it never goes on.
     fn takes_turns(&self) -> bool {
         false

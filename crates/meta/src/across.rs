@@ -73,6 +73,8 @@ pub(crate) struct Across {
     couriers: resume::Couriers,
     gates: gate::Gates,
     hands: Mutex<moving::Hands>,
+    /// Signalled when a shard begins to come.
+    arrival: Signal,
     sending: Mutex<moving::Sending>,
     cut: Mutex<cut::Cut>,
     tracker: moving::Tracker,
@@ -127,6 +129,7 @@ impl Across {
         (era, shards): (u64, usize),
         changed: Signal,
     ) -> Across {
+        let arrival = changed.another();
         Across {
             peers,
             node,
@@ -143,6 +146,7 @@ impl Across {
             couriers: resume::Couriers::default(),
             gates: gate::Gates::new(shards),
             hands: Mutex::default(),
+            arrival,
             sending: Mutex::default(),
             cut: Mutex::default(),
             tracker: moving::Tracker::default(),

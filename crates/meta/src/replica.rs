@@ -106,6 +106,15 @@ pub struct Standing {
     pub committed: u64,
 }
 
+/// Of a [`Standing`], what is not another one with each change: epoch, `is_serving`, `is_primary`, `must_end_service`.
+type Essence = (Epoch, bool, bool, bool);
+
+impl Standing {
+    fn essence(&self) -> Essence {
+        (self.epoch, self.is_serving, self.is_primary, self.must_end_service)
+    }
+}
+
 /// The membership that `store` has noted last, if it is that of a copy.
 ///
 /// # Errors
@@ -158,6 +167,8 @@ struct Core {
     /// The power was cut before something was stored that this machine had acknowledged, and it was in sync ever since; the lane does not say so yet.
     is_left_short: bool,
     is_stopping: bool,
+    /// The standing that those who wait for another one were told last when something was committed.
+    announced: Option<Essence>,
     /// Kept, so that a step allocates nothing.
     out: Vec<Command<NodeId>>,
 }
@@ -226,6 +237,7 @@ impl Replica {
             broken: None,
             is_left_short,
             is_stopping: false,
+            announced: None,
             out: Vec::new(),
         };
         let first_epoch = core.machine.member().epoch();
@@ -286,10 +298,7 @@ impl Replica {
         let mut core = self.core.lock();
         loop {
             let standing = core.standing();
-            let seen = |standing: &Standing| {
-                (standing.epoch, standing.is_serving, standing.is_primary, standing.must_end_service)
-            };
-            let is_other = seen(&standing) != seen(&before);
+            let is_other = standing.essence() != before.essence();
             let left = end.saturating_sub(self.config.env.clock.monotonic());
             if is_other || left.is_zero() || core.is_stopping {
                 return standing;

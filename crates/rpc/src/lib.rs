@@ -114,7 +114,8 @@ pub trait MetaCalls: Send + Sync {
 }
 
 /// What is told once everything that a metadata server has decided so far is in all copies that count; false: not told here, ask again.
-pub type DeliverOnce = Box<dyn FnOnce(bool) + Send>;
+/// It may be sent together with others.
+pub type DeliverOnce = Box<dyn FnOnce(bool, &mut net::Answers) + Send>;
 
 /// Holds back what a metadata server answers, where its log has copies on other machines.
 pub trait HoldsBack: Send + Sync {

@@ -18,5 +18,5 @@ mod tls;
 pub use caller::{Addresses, Answer, Call, Caller, Link, MaySend, Watch};
 pub use error::NetError;
 pub use frame::Service;
-pub use server::{Admit, Endpoint, Epochs, Listener, Peer, Replier, Server, ServerConfig};
+pub use server::{Admit, Answers, Endpoint, Epochs, Listener, Peer, Replier, Server, ServerConfig};
 pub use tls::{KnowsToken, TlsIdentity, Wanted, for_browsers};

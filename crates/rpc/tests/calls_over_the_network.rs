@@ -3,8 +3,9 @@
 
 mod support;
 
-use ashlar_rpc::net::{Call, Link, NetError, Peer, Service};
+use ashlar_rpc::net::{Answers, Call, Link, NetError, Peer, Service};
 use ashlar_types::{NodeId, PeerId, Role, Roles};
+use parking_lot::Mutex;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -191,6 +192,45 @@ fn answers_may_come_late_and_calls_that_others_wait_for_pass_those_that_wait() {
         assert_eq!(parked.join().unwrap(), b"freed");
         slow.into_iter().for_each(|one| one.join().unwrap().unwrap());
     });
+}
+
+#[test]
+fn answers_that_go_together_reach_each_its_caller_also_when_the_connection_is_cut_under_them() {
+    const CALLS: u32 = 12;
+    let authority = Authority::new(1);
+    let echo = Arc::new(Echo::default());
+    let (_server, address) = serve(authority.issue(1, &[Role::Storage]), echo.clone(), any_port());
+    let proxy = Proxy::start(address);
+    let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), proxy.address);
+    for is_cut in [false, true] {
+        let told = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..CALLS {
+                scope.spawn(|| {
+                    let answer = link.call(&once(b"park"), soon()).unwrap();
+                    told.lock().push(u32::from_le_bytes(answer.head().try_into().unwrap()));
+                });
+            }
+            while echo.parked.lock().len() < CALLS as usize {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let mut answers = Answers::default();
+            for (number, parked) in (0..CALLS).zip(echo.parked.lock().drain(..)) {
+                parked.reply_with(&mut answers, &number.to_le_bytes());
+            }
+            if is_cut {
+                proxy.cut();
+            } else {
+                std::thread::sleep(Duration::from_millis(50));
+                assert_eq!(*told.lock(), [0; 0], "they were sent one by one");
+            }
+            drop(answers);
+        });
+        let mut told = told.into_inner();
+        told.sort_unstable();
+        assert_eq!(told, (0..CALLS).collect::<Vec<_>>(), "cut: {is_cut}");
+    }
+    assert_eq!(echo.served.load(SeqCst), u64::from(2 * CALLS), "carried out twice");
 }
 
 #[test]

@@ -16,6 +16,13 @@ impl Tasks for OsTasks {
         Signal::default()
     }
 
+    fn give_way(&self) {
+        let normal = libc::sched_param { sched_priority: 0 };
+        // SAFETY: `normal` is read during the call; 0 is the calling thread.
+        // Where that may not be called, the thread is as it was, and does less at once.
+        let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const normal) };
+    }
+
     fn contain(&self, item: &mut dyn FnMut()) -> bool {
         // The hook has told where and why. Locks here know no poison: what an item leaves half done is for its next turn to meet, as after a
         // crash of the process.

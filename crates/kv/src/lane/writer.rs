@@ -36,13 +36,13 @@ impl<'a> LaneWriter<'a> {
             shared.checkpoint_if_full();
         }
         let (state, is_stalled) = loop {
-            if let Some(copies) = shared.copies.get() {
-                copies.await_turn();
-            }
             let (state, is_stalled) = shared.lock_with_room();
-            // It may have become undecided again before the lock was there. Under it, nothing changes.
+            // Under the lock, nothing changes.
             match shared.copies.get() {
-                Some(copies) if copies.is_undecided() && !is_withdrawn.load(Ordering::SeqCst) => drop(state),
+                Some(copies) if copies.is_undecided() && !is_withdrawn.load(Ordering::SeqCst) => {
+                    drop(state);
+                    copies.await_turn();
+                }
                 _ => break (state, is_stalled),
             }
         };

@@ -50,8 +50,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Time between two looks whether a shard has come: a part of what clients see of a move.
+/// Time between two looks whether a shard that comes has come: a part of what clients see of a move.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The same while none comes.
+const LOOK_IDLE: Duration = Duration::from_millis(100);
 /// The same while one is awaited that is whole, or there is something to be removed.
 const LOOK_SOON: Duration = Duration::from_millis(2);
 
@@ -73,18 +75,31 @@ pub(super) struct Hands {
 
 impl MetaService {
     /// Serves shards that have come, removes what is left of those that have gone, and takes a share of the empty ones. To be called again after the
-    /// time that it tells.
+    /// time that it tells, or [`MetaService::await_shards`] with that.
     ///
     /// # Errors
     /// `EIO` from the store.
     pub fn tend_shards(&self) -> Result<Duration, Errno> {
         if !self.across.has_peers() {
-            return Ok(LOOK_EVERY);
+            return Ok(LOOK_IDLE);
         }
         let is_soon = self.tend_arriving()?;
         let is_busy = self.clear_left_behind()?;
         self.take_share()?;
-        Ok(if is_soon || is_busy { LOOK_SOON } else { LOOK_EVERY })
+        let is_any_coming = !self.across.hands.lock().arriving.is_empty();
+        Ok(match (is_soon || is_busy, is_any_coming) {
+            (true, _) => LOOK_SOON,
+            (false, true) => LOOK_EVERY,
+            (false, false) => LOOK_IDLE,
+        })
+    }
+
+    /// Waits for `pause`, as [`MetaService::tend_shards`] has told, or until a shard begins to come.
+    pub fn await_shards(&self, pause: Duration) {
+        let mut hands = self.across.hands.lock();
+        // One that has begun since is looked for as soon as any.
+        let pause = if hands.arriving.is_empty() { pause } else { pause.min(LOOK_EVERY) };
+        self.across.arrival.wait_for(&mut hands, pause);
     }
 
     /// The epoch of the map that whoever renews his leases must know of: by it he finds the shards that were given away. `None`: while it is being decided

@@ -2,6 +2,7 @@
 
 use super::{Replica, Service};
 use ashlar_rpc::DeliverOnce;
+use ashlar_rpc::net::Answers;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ impl Replica {
                 return;
             };
         drop(core);
-        deliver(is_told);
+        deliver(is_told, &mut Answers::default());
     }
 }
 
@@ -81,8 +82,9 @@ impl Replica {
     /// Delivers what may be. To be called without a lock.
     pub(super) fn deliver_ready(&self) {
         let ready = self.core.lock().held.take_ready();
+        let mut answers = Answers::default();
         for (deliver, is_told) in ready {
-            deliver(is_told);
+            deliver(is_told, &mut answers);
         }
     }
 }

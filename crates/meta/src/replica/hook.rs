@@ -62,6 +62,8 @@ impl Copies for Hook {
     fn appended(&self, group: Group) {
         let Some(replica) = self.replica() else { return };
         let mut core = replica.core.lock();
+        // Whoever has made something ready before delivers it.
+        let was_ready = core.held.is_any_ready();
         let mut out = std::mem::take(&mut core.out);
         let position = core.machine.append(&mut out);
         // INVARIANT: the epoch was asked for under the same lock of the lane, and changes under it alone.
@@ -73,7 +75,7 @@ impl Copies for Hook {
         core.machine.stored(position_of(group.number), &mut out);
         replica.obey(&mut core, &mut out);
         core.out = out;
-        if core.held.is_any_ready() {
+        if core.held.is_any_ready() && !was_ready {
             replica.ticker.notify_all();
         }
     }

@@ -39,7 +39,12 @@ impl Replica {
             core.held.release(core.machine.committed().0);
         }
         self.flushed.notify_all();
-        self.turned.notify_all();
+        // Those that wait for it are not woken by each change.
+        let standing = Some(core.standing().essence());
+        if core.announced != standing {
+            core.announced = standing;
+            self.turned.notify_all();
+        }
     }
 
     fn obey_member(&self, core: &mut Core, command: &membership::Command<NodeId>) {

@@ -39,6 +39,10 @@ impl Replica {
     /// Sends to one copy for as long as it is one.
     pub(super) fn send_on(weak: &Weak<Replica>, node: NodeId, signal: &Arc<Signal>) {
         let mut cursor = GroupCursor::default();
+        if let Some(replica) = weak.upgrade() {
+            // Under load it is not to go off with the first of many changes that come at the same moment: each message costs both servers more than a change does.
+            replica.config.env.tasks.give_way();
+        }
         while let Some(replica) = weak.upgrade() {
             let Some(job) = replica.next_for(node, signal, |peer| &peer.sender, Core::next_job) else {
                 return;

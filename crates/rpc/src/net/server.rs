@@ -5,6 +5,7 @@
 //! behind it calls wait, but those that others may be waiting for.
 
 mod anonymous;
+mod answers;
 mod channels;
 mod connection;
 mod outgoing;
@@ -13,6 +14,7 @@ mod pool;
 use super::error::NetError;
 use super::frame::Frame;
 use super::tls::TlsIdentity;
+pub use answers::Answers;
 use ashlar_env::Tasks;
 use ashlar_types::{Epoch, PeerId, Role};
 pub use connection::Replier;

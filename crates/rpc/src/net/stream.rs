@@ -139,6 +139,17 @@ impl Stream {
         self.push(parts, || Ok(()), || Ok(false))
     }
 
+    /// Takes `parts` as a whole frame that goes with whatever is sent next: the caller has [`Stream::send_kept`] do that soon.
+    pub fn keep(&self, parts: &[&[u8]]) -> Result<(), NetError> {
+        let _sending = self.sending.lock();
+        for slice in parts.iter().flat_map(|part| part.chunks(SLICE_BYTES)) {
+            let mut tls = self.tls.lock();
+            tls.writer().write_all(slice).map_err(NetError::Io)?;
+            self.kept.fetch_add(slice.len(), SeqCst);
+        }
+        Ok(())
+    }
+
     fn push(
         &self,
         parts: &[&[u8]],

@@ -88,10 +88,10 @@ type Copies = Arc<OnceLock<Arc<dyn HoldsBack>>>;
 fn tell(copies: Option<&Arc<dyn HoldsBack>>, replier: Replier, answer: Vec<u8>) {
     match copies {
         None => replier.reply(&answer, &[]),
-        Some(copies) => copies.hold(Box::new(move |is_told| match is_told {
-            true => replier.reply(&answer, &[]),
+        Some(copies) => copies.hold(Box::new(move |is_told, answers| match is_told {
+            true => replier.reply_with(answers, &answer),
             // Who says it once more is answered what is kept of it, here or elsewhere, or it was not done.
-            false => replier.reply(&encode(&MetaAnswer::Later), &[]),
+            false => replier.reply_with(answers, &encode(&MetaAnswer::Later)),
         })),
     }
 }

@@ -282,11 +282,11 @@ impl Server {
             }
         };
         site.scheduler.start(&format!("{}send", self.prefix()), Box::new(send));
-        let (receiver, theirs) = (meta.clone(), site.clone());
+        let receiver = meta.clone();
         let tend = move || {
             loop {
                 let pause = receiver.tend_shards().unwrap_or(Duration::from_millis(50));
-                theirs.scheduler.sleep(pause);
+                receiver.await_shards(pause);
             }
         };
         site.scheduler.start(&format!("{}shards", self.prefix()), Box::new(tend));

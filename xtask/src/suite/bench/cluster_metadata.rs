@@ -72,9 +72,12 @@ impl Arguments {
         let lab = Lab::up(&bench.programs.join("ashlar"), &dir, 1, usize::from(self.clients), &more)?;
         lab.wait_for_copies(copies)?;
         let mut groups = Vec::new();
+        let processors = std::thread::available_parallelism()?.get();
         for (name, pid) in lab.processes()?.into_iter().filter(|(name, _)| name.starts_with("meta")) {
+            let pid = pid.with_context(|| format!("{name} has ended"))?;
             let group = ControlGroup::of_processor(&format!("bench-{name}"), self.percent)?;
-            group.take(pid.with_context(|| format!("{name} has ended"))?)?;
+            group.take(pid)?;
+            group.keep_on(pid, groups.len() % processors)?;
             groups.push(group);
         }
         let mut figures = Figures::default();

@@ -158,6 +158,7 @@ impl MetaService {
             heard: self.env.clock.monotonic(),
         }));
         self.across.hands.lock().arriving.insert(shard, incoming.clone());
+        self.across.arrival.notify_all();
         Some(incoming)
     }
 

@@ -1,11 +1,12 @@
 //! One connection of a caller, from its handshake to its last answer.
 
 use super::Peer;
+use super::answers::Answers;
 use super::outgoing::{CONNECTION_BYTES_MAX, Unsent};
 use super::pool::Pool;
 use crate::net::channel::{Admission, ChannelState};
 use crate::net::error::NetError;
-use crate::net::frame::{Assembler, Frame, Header, Kind, REQUEST_BYTES_MAX, Service};
+use crate::net::frame::{Assembler, Frame, HEADER_BYTES, Header, Kind, REQUEST_BYTES_MAX, Service};
 use crate::net::hello::{EndedCalls, Hello, Welcome};
 use crate::net::stream::{Stream, Turn};
 use crate::net::tls::{joiner, peer_of};
@@ -252,13 +253,11 @@ impl Connection {
     fn send(
         self: &Arc<Self>,
         pool: &Pool,
-        (kind, service, id): (Kind, Service, u64),
+        what: (Kind, Service, u64),
         head: &[u8],
         payload: &[u8],
     ) -> Result<(), NetError> {
-        let plain = Header::plain(kind, service, pool.epochs().known(), head);
-        let header = Header { id, payload_bytes: payload.len() as u32, ..plain };
-        pool.send(self, &[&header.encode(head), head, payload])
+        pool.send(self, &[&header(pool, what, head, payload), head, payload])
     }
 
     fn refuse(self: &Arc<Self>, pool: &Pool, service: Service, id: u64, text: &str) {
@@ -266,6 +265,16 @@ impl Connection {
             tracing::debug!(%error, "a caller could not be told that it is refused");
         }
     }
+}
+
+fn header(
+    pool: &Pool,
+    (kind, service, id): (Kind, Service, u64),
+    head: &[u8],
+    payload: &[u8],
+) -> [u8; HEADER_BYTES] {
+    let plain = Header::plain(kind, service, pool.epochs().known(), head);
+    Header { id, payload_bytes: payload.len() as u32, ..plain }.encode(head)
 }
 
 /// The caller says which calls have ended for it.
@@ -330,6 +339,18 @@ impl Replier {
         self.answer(Kind::Reply, head, payload);
     }
 
+    /// The same together with other answers.
+    pub fn reply_with(mut self, answers: &mut Answers, head: &[u8]) {
+        self.is_answered = true;
+        let Some(connection) = self.finish(Kind::Reply, head) else { return };
+        let what = (Kind::Reply, self.header.service, self.header.id);
+        let kept = connection.stream.keep(&[&header(&self.pool, what, head, &[]), head]);
+        match kept {
+            Ok(()) => answers.add(&self.pool, connection),
+            Err(error) => self.give_up(&connection, &error),
+        }
+    }
+
     /// No answer but a text for a person.
     pub fn refuse(mut self, text: &str) {
         self.is_answered = true;
@@ -337,18 +358,24 @@ impl Replier {
     }
 
     fn answer(&self, kind: Kind, head: &[u8], payload: &[u8]) {
-        let id = self.header.id;
-        let connection = {
-            let mut state = self.channel.state.lock();
-            // Only what may not be carried out twice is kept.
-            state.finish(id, (self.header.is_once && kind == Kind::Reply).then(|| head.to_vec()));
-            state.connection.as_ref().and_then(Weak::upgrade)
-        };
-        let Some(connection) = connection else { return };
-        if let Err(error) = connection.send(&self.pool, (kind, self.header.service, id), head, payload) {
-            tracing::debug!(peer = %self.channel.peer.id, %error, "an answer could not be sent; the caller has to ask again");
-            connection.stream.shut_down();
+        let Some(connection) = self.finish(kind, head) else { return };
+        let what = (kind, self.header.service, self.header.id);
+        if let Err(error) = connection.send(&self.pool, what, head, payload) {
+            self.give_up(&connection, &error);
         }
+    }
+
+    /// The call is over; where its answer goes.
+    fn finish(&self, kind: Kind, head: &[u8]) -> Option<Arc<Connection>> {
+        let mut state = self.channel.state.lock();
+        // Only what may not be carried out twice is kept.
+        state.finish(self.header.id, (self.header.is_once && kind == Kind::Reply).then(|| head.to_vec()));
+        state.connection.as_ref().and_then(Weak::upgrade)
+    }
+
+    fn give_up(&self, connection: &Connection, error: &NetError) {
+        tracing::debug!(peer = %self.channel.peer.id, %error, "an answer could not be sent; the caller has to ask again");
+        connection.stream.shut_down();
     }
 }
 

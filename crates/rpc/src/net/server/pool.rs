@@ -391,6 +391,21 @@ impl Pool {
         Ok(())
     }
 
+    /// Sends what is kept for `connection` as far as it takes it, if nobody has by now.
+    pub fn send_kept(&self, connection: &Arc<Connection>) {
+        if connection.stream.kept() == 0 {
+            return;
+        }
+        match connection.stream.send_kept() {
+            Ok((_, true)) => {}
+            Ok((_, false)) => self.wait_for(connection, |_| {}),
+            Err(error) => {
+                tracing::debug!(%error, "answers could not be sent; the caller has to ask again");
+                connection.stream.shut_down();
+            }
+        }
+    }
+
     fn read(self: &Arc<Self>, connection: &Arc<Connection>) {
         if connection.is_anonymous() {
             // Who it is may have to be looked up in the state of the file system, in the middle of the handshake.

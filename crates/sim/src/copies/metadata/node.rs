@@ -37,7 +37,7 @@ fn serve_one(site: &Arc<Site>, at: usize, tenure: &Tenure) -> Result<(), KvError
         if site.dice.below(8) == 0 {
             site.sleep(site.dice.below(3_000));
         }
-        tenure.hold(Box::new(move |is_told| {
+        tenure.hold(Box::new(move |is_told, _| {
             if is_told {
                 theirs.told.lock().reads += 1;
                 if found < before {
@@ -71,7 +71,7 @@ fn serve_one(site: &Arc<Site>, at: usize, tenure: &Tenure) -> Result<(), KvError
             told.flushed.insert(number);
         }
     }
-    tenure.hold(Box::new(move |is_told| {
+    tenure.hold(Box::new(move |is_told, _| {
         if is_told {
             let mut told = theirs.told.lock();
             told.acknowledged.insert(number);
