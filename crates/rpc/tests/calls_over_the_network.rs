@@ -214,6 +214,8 @@ fn answers_that_go_together_reach_each_its_caller_also_when_the_connection_is_cu
             while echo.parked.lock().len() < CALLS as usize {
                 std::thread::sleep(Duration::from_millis(1));
             }
+            // Whoever has read the last of them is to be through with the connection.
+            std::thread::sleep(Duration::from_millis(50));
             let mut answers = Answers::default();
             for (number, parked) in (0..CALLS).zip(echo.parked.lock().drain(..)) {
                 parked.reply_with(&mut answers, &number.to_le_bytes());

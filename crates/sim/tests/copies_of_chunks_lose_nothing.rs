@@ -11,9 +11,18 @@ use seeds::{insist_on, pass_all};
 const TWICE: std::ops::Range<u64> = 3..5;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 2] = [
+const FOUND: [(u64, &str); 5] = [
+    (20, "a head that had just been started told the writer of a damaged chunk that nobody had it"),
+    (
+        98,
+        "a target whose disk failed was taken for the only one, as it had not heard yet that the copy behind was promoted",
+    ),
     (184, "a damaged block of a change that the head had made alone was an error for good"),
     (203, "the same"),
+    (
+        574,
+        "a new copy was told that a block is lost which the target in front, that did not answer for a while, had whole",
+    ),
 ];
 
 #[test]

@@ -240,7 +240,7 @@ fn in_words(mended: Result<Mended, Errno>) -> String {
     match mended {
         Ok(Mended::Whole) => "it is whole again".to_owned(),
         Ok(Mended::ByOthers) => "the target that has it whole is to bring it back".to_owned(),
-        Ok(Mended::Lost) => "no copy has what is damaged here".to_owned(),
+        Ok(Mended::Lost) => "no copy that is there has what is damaged here".to_owned(),
         Err(errno) => format!("it is not brought back for now: {errno}"),
     }
 }

@@ -127,6 +127,10 @@ impl Shared {
             return (state, true);
         }
         drop(state);
+        // No checkpoint takes what is not decided: who waits for that ends the wait.
+        if let Some(copies) = self.copies.get() {
+            copies.await_turn();
+        }
         let start = self.clock.monotonic();
         self.counters.write_waits.fetch_add(1, Ordering::Relaxed);
         loop {

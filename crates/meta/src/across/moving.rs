@@ -74,8 +74,8 @@ pub(super) struct Hands {
 }
 
 impl MetaService {
-    /// Serves shards that have come, removes what is left of those that have gone, and takes a share of the empty ones. To be called again after the
-    /// time that it tells, or [`MetaService::await_shards`] with that.
+    /// Serves shards that have come, removes what is left of those that have gone, and takes a share of the empty ones. To be called again after
+    /// [`MetaService::await_shards`] of the time that it tells.
     ///
     /// # Errors
     /// `EIO` from the store.
@@ -86,8 +86,9 @@ impl MetaService {
         let is_soon = self.tend_arriving()?;
         let is_busy = self.clear_left_behind()?;
         self.take_share()?;
-        let is_any_coming = !self.across.hands.lock().arriving.is_empty();
-        Ok(match (is_soon || is_busy, is_any_coming) {
+        // What is coming shortens the wait by itself.
+        let asks_for_share = !self.across.hands.lock().share.is_taken;
+        Ok(match (is_soon || is_busy, asks_for_share) {
             (true, _) => LOOK_SOON,
             (false, true) => LOOK_EVERY,
             (false, false) => LOOK_IDLE,

@@ -40,6 +40,7 @@ impl Copies for Hook {
             let left = end.saturating_sub(clock.monotonic());
             if left.is_zero() {
                 core.end_service("copies on other machines do not answer");
+                replica.turned.notify_all();
             } else {
                 replica.turned.wait_for(&mut core, LOOK.min(left));
             }
@@ -62,7 +63,7 @@ impl Copies for Hook {
     fn appended(&self, group: Group) {
         let Some(replica) = self.replica() else { return };
         let mut core = replica.core.lock();
-        // Whoever has made something ready before delivers it.
+        // Whoever has made something ready before delivers it, or the next tick does.
         let was_ready = core.held.is_any_ready();
         let mut out = std::mem::take(&mut core.out);
         let position = core.machine.append(&mut out);

@@ -44,7 +44,11 @@ impl Tenure {
     pub fn end(&self) {
         // ORDER: it must not commit beside the next one, or beside what comes from others.
         self.lane.withdraw();
-        self.replica.core.lock().service = Service::Absent;
+        {
+            let mut core = self.replica.core.lock();
+            core.service = Service::Absent;
+            core.announced = None;
+        }
         self.replica.turned.notify_all();
     }
 }

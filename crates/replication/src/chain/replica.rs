@@ -389,11 +389,21 @@ impl<R: ReplicaId> ChainReplica<R> {
     /// What is here of `chunk` cannot be read, and not be brought back from behind. Tells who is to do something about it; nobody where no other copy counts.
     ///
     /// It counts for nothing from here on: the caller notes the chunk. A head leaves, once all others are heard, and gets it with what it lacks when it comes back.
-    pub fn damaged(&mut self, chunk: ChunkId, now: Duration, out: &mut Vec<Command<R>>) -> Option<Mender<R>> {
+    ///
+    /// # Errors
+    /// [`Refused::NotNow`] before this one takes part.
+    pub fn damaged(
+        &mut self,
+        chunk: ChunkId,
+        now: Duration,
+        out: &mut Vec<Command<R>>,
+    ) -> Result<Option<Mender<R>>, Refused> {
+        if !self.member.is_active() {
+            return Err(Refused::NotNow);
+        }
         let membership = self.member.membership();
-        let has_others = membership.in_sync.iter().any(|other| *other != self.member.id());
-        if !self.member.is_active() || !has_others {
-            return None;
+        if !membership.in_sync.iter().any(|other| *other != self.member.id()) {
+            return Ok(None);
         }
         let mender = self.predecessor().map(Mender::InFront);
         if mender.is_some() || self.member.may_serve(now) {
@@ -402,7 +412,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         if mender.is_none() && self.member.may_serve(now) {
             self.member.leave(out);
         }
-        Some(mender.unwrap_or(Mender::WhoIsNext))
+        Ok(Some(mender.unwrap_or(Mender::WhoIsNext)))
     }
 
     /// The target behind has found that what it has of `chunk` cannot be read. Tells whether it is sent whole, once the caller gets to it.

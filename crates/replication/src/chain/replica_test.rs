@@ -280,7 +280,7 @@ fn a_deletion_that_was_given_up_does_not_delete_what_was_written_since() {
 #[test]
 fn what_is_damaged_behind_counts_for_nothing_until_it_was_sent_again() {
     let (mut head, mut tail) = two();
-    assert_eq!(tail.damaged(CHUNK, NOW, &mut Vec::new()), Some(Mender::InFront(A)));
+    assert_eq!(tail.damaged(CHUNK, NOW, &mut Vec::new()), Ok(Some(Mender::InFront(A))));
     assert!(!tail.may_read(CHUNK, NOW) && tail.may_read(chunk(1), NOW) && tail.is_doubtful(CHUNK));
     assert!(tail.is_noted(CHUNK) && tail.uncertain().contains(&CHUNK), "the next process is to know it");
     assert!(!head.wanted_again(CHUNK, C, Epoch(1)) && !head.wanted_again(CHUNK, B, Epoch(2)));
@@ -299,10 +299,19 @@ fn what_is_damaged_behind_counts_for_nothing_until_it_was_sent_again() {
 }
 
 #[test]
+fn who_does_not_take_part_yet_does_not_say_that_nobody_else_has_a_chunk() {
+    let both = group(1, &[A, B], &[]);
+    let mut head = restarted(A, &both, &[]);
+    assert_eq!(head.damaged(CHUNK, NOW, &mut Vec::new()), Err(Refused::NotNow));
+    enter(&mut head, &group(2, &[A, B], &[]));
+    assert_eq!(head.damaged(CHUNK, NOW, &mut Vec::new()), Ok(Some(Mender::WhoIsNext)));
+}
+
+#[test]
 fn a_head_that_cannot_read_a_chunk_leaves_and_gets_it_when_it_comes_back() {
     let (mut head, tail) = two();
     let mut out = Vec::new();
-    assert_eq!(head.damaged(CHUNK, NOW, &mut out), Some(Mender::WhoIsNext));
+    assert_eq!(head.damaged(CHUNK, NOW, &mut out), Ok(Some(Mender::WhoIsNext)));
     let leaves = |command: &Command<NodeId>| {
         matches!(
             command,
@@ -370,6 +379,6 @@ fn who_is_about_to_be_promoted_is_waited_for() {
 fn the_only_copy_has_nobody_to_bring_back_what_is_damaged() {
     let alone = group(1, &[A], &[]);
     let mut one = at(A, &alone);
-    assert_eq!(one.damaged(CHUNK, NOW, &mut Vec::new()), None);
+    assert_eq!(one.damaged(CHUNK, NOW, &mut Vec::new()), Ok(None));
     assert!(!one.is_doubtful(CHUNK), "what can be read of it goes on being read");
 }

@@ -282,11 +282,13 @@ impl Server {
             }
         };
         site.scheduler.start(&format!("{}send", self.prefix()), Box::new(send));
-        let receiver = meta.clone();
+        let (receiver, theirs) = (meta.clone(), site.clone());
         let tend = move || {
             loop {
-                let pause = receiver.tend_shards().unwrap_or(Duration::from_millis(50));
-                receiver.await_shards(pause);
+                match receiver.tend_shards() {
+                    Ok(pause) => receiver.await_shards(pause),
+                    Err(_) => theirs.sleep_ms(50),
+                }
             }
         };
         site.scheduler.start(&format!("{}shards", self.prefix()), Box::new(tend));

@@ -6,6 +6,7 @@
 //! | blocks that nobody behind has, a header | behind somebody | who is in front sends the chunk whole |
 //! | a header | at the head | the target leaves the chain, and gets the chunk when it comes back |
 //! | blocks that nobody behind has, of a change that nobody was told of | at the head | the same: those behind have what is older and counts |
+//! | what nobody has who is there | while somebody is away who was in sync | who asks for it waits until that one is back, is given up, or ten minutes are over |
 //! | what nobody has | everywhere | stays as it is: reads fail |
 //!
 //! Nothing damaged is ever copied as if it were sound: a block is taken by its checksum alone, and one that is lost is lost in every copy that is made from then on
@@ -43,6 +44,8 @@ pub(super) const BLOCKS_MAX: usize = 64;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// For how long it is believed that nobody has what a chunk lacks.
 const LOST_FOR: Duration = Duration::from_secs(10);
+/// For how long those who ask for such a chunk wait for a target that is away, and may have it: as long as managers wait before they have another one get its copies.
+const AWAY_MAX: Duration = Duration::from_secs(600);
 // LIMIT: of a chain; of a disk with more damage than that the rest is found out anew with each read.
 const REMEMBERED_MAX: usize = 4096;
 
@@ -65,8 +68,8 @@ type Found = Vec<Option<Vec<u8>>>;
 enum Known {
     /// The target in front was asked for it; ask again then.
     Asked(Duration),
-    /// Nobody has all of it, as was found out then.
-    Lost(Duration),
+    /// Nobody who is there has all of it, as was found out at `looked` last and at `since` first.
+    Lost { looked: Duration, since: Duration },
 }
 
 /// Damaged chunks of a chain.
@@ -87,7 +90,24 @@ impl Damaged {
     }
 
     fn is_lost(&self, chunk: ChunkId, now: Duration) -> bool {
-        matches!(self.0.lock().get(&chunk), Some(Known::Lost(at)) if now < *at + LOST_FOR)
+        matches!(self.0.lock().get(&chunk), Some(Known::Lost { looked, .. }) if now < *looked + LOST_FOR)
+    }
+
+    /// Nobody who is there has all of it.
+    fn set_lost(&self, chunk: ChunkId, now: Duration) {
+        let since = match self.0.lock().get(&chunk) {
+            Some(Known::Lost { since, .. }) => *since,
+            _ => now,
+        };
+        self.set(chunk, Known::Lost { looked: now, since });
+    }
+
+    /// For how long it has been known that nobody who is there has it.
+    fn lost_for(&self, chunk: ChunkId, now: Duration) -> Option<Duration> {
+        match self.0.lock().get(&chunk) {
+            Some(Known::Lost { since, .. }) => Some(now.saturating_sub(*since)),
+            _ => None,
+        }
     }
 
     fn is_asked_for(&self, chunk: ChunkId) -> bool {
@@ -96,7 +116,7 @@ impl Damaged {
 
     /// Somebody else may have what nobody had.
     pub fn forget_lost(&self) {
-        self.0.lock().retain(|_, known| !matches!(known, Known::Lost(_)));
+        self.0.lock().retain(|_, known| !matches!(known, Known::Lost { .. }));
     }
 
     fn forget(&self, chunk: ChunkId) {
@@ -136,9 +156,16 @@ impl Copies {
     /// As [`Copies::failed_here`], with the chunk locked: it is brought back first, if that is possible.
     pub(super) fn of_damaged(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Errno {
         match self.mend_locked(at, group, chunk) {
-            Ok(Mended::Lost) => Errno::EIO,
-            Ok(Mended::Whole | Mended::ByOthers) | Err(_) => Errno::EREMCHG,
+            Ok(Mended::Lost) if !self.may_come_back(group, chunk) => Errno::EIO,
+            Ok(Mended::Lost | Mended::Whole | Mended::ByOthers) | Err(_) => Errno::EREMCHG,
         }
+    }
+
+    /// Whether somebody is away who may have what nobody has who is there: it is waited for, as is what the last copy has.
+    fn may_come_back(&self, group: &Group, chunk: ChunkId) -> bool {
+        let now = self.outside.env.clock.monotonic();
+        let is_any_away = !group.state.lock().lacking.is_empty();
+        is_any_away && group.damaged.lost_for(chunk, now).is_some_and(|time| time < AWAY_MAX)
     }
 
     /// What is answered by a target whose disk does not work, and that is one of several, or was.
@@ -146,9 +173,12 @@ impl Copies {
         if self.is_alone(at, chain) { Errno::EIO } else { Errno::EREMCHG }
     }
 
-    /// Whether `at` is the only one that has all of a chain, by the map.
+    /// Whether `at` is the only one that has all of a chain, by the map. Not while it does not know whether another one was promoted, as it has asked for.
     pub(super) fn is_alone(&self, at: &AtTarget, chain: ChainId) -> bool {
+        let may_have_another =
+            || at.group(chain).is_some_and(|group| group.state.lock().replica.is_behind_required());
         self.map().chain(chain).is_some_and(|chain| chain.targets.as_slice() == [at.id])
+            && !may_have_another()
     }
 
     /// Whether another target has all of a chain, too, by the map.
@@ -165,6 +195,13 @@ impl Copies {
         if group.damaged.is_lost(chunk, now) {
             return Ok(Mended::Lost);
         }
+        // Who does not take part knows of no others, and of none that is to do something.
+        let epoch = || {
+            let state = group.state.lock();
+            let member = state.replica.member();
+            if member.is_active() { Ok(member.epoch()) } else { Err(Errno::EREMCHG) }
+        };
+        let begun_at = epoch()?;
         let failed = |error| answer(at.id, &error);
         let has_header_back = at.store.mend_header(chunk).map_err(failed)?;
         let Some(damage) = at.store.damage(chunk).map_err(failed)? else {
@@ -195,9 +232,10 @@ impl Copies {
                 Ok(Mended::ByOthers)
             }
             Some(Mender::WhoIsNext) => Ok(Mended::ByOthers),
+            None if epoch()? != begun_at => Err(Errno::EREMCHG),
             None => {
-                group.damaged.set(chunk, Known::Lost(now));
-                tracing::error!(target = %at.id, chain = %group.chain, %chunk, "no copy has what is damaged here");
+                group.damaged.set_lost(chunk, now);
+                tracing::error!(target = %at.id, chain = %group.chain, %chunk, "no copy that is there has what is damaged here");
                 Ok(Mended::Lost)
             }
         }
@@ -230,7 +268,7 @@ impl Copies {
         let mut out = Vec::new();
         let mender = state.replica.damaged(chunk, self.outside.env.clock.monotonic(), &mut out);
         group.carry_out(&mut state, out).map_err(failed)?;
-        Ok(mender)
+        mender.map_err(|_| Errno::EREMCHG)
     }
 
     /// Writes those blocks again that a target behind has, and tells which are left. The caller has the chunk locked.
@@ -346,7 +384,7 @@ impl Copies {
                 group.damaged.forget(chunk);
                 self.tell_mended(at, chunk, "it was sent again by the target in front");
             }
-            Ok(Some(_)) => group.damaged.set(chunk, Known::Lost(self.outside.env.clock.monotonic())),
+            Ok(Some(_)) => group.damaged.set_lost(chunk, self.outside.env.clock.monotonic()),
             Err(error) => {
                 tracing::debug!(target = %at.id, %chunk, %error, "a chunk that was sent again cannot be looked at")
             }
@@ -364,9 +402,11 @@ impl Copies {
             }
             let state = group.state.lock();
             let (in_front, epoch) = (state.replica.predecessor(), state.replica.member().epoch());
+            // Since when is remembered for as long as it is asked for, where that takes no room from others.
+            let kept_for = if damaged.len() < REMEMBERED_MAX / 2 { AWAY_MAX } else { LOST_FOR };
             damaged.retain(|chunk, known| match known {
                 Known::Asked(_) => in_front.is_some() && state.replica.is_doubtful(*chunk),
-                Known::Lost(at) => now < *at + LOST_FOR,
+                Known::Lost { looked, .. } => now < *looked + kept_for,
             });
             let Some(in_front) = in_front else { continue };
             for (chunk, known) in damaged.iter_mut() {

@@ -318,8 +318,16 @@ impl Copies {
             )) => {}
             sent => return sent.map_err(of_copy),
         }
-        let is_required = group.state.lock().replica.is_behind_required();
+        let (is_required, is_head) = {
+            let state = group.state.lock();
+            (state.replica.is_behind_required(), state.replica.predecessor().is_none())
+        };
         let damage = group.store.damage(chunk).map_err(|error| answer(at.id, &error))?;
+        if !is_required && !is_head && damage.is_some() && self.mend_locked(at, group, chunk)? != Mended::Lost
+        {
+            // Who is in front has it, or is yet to say that it has not: a copy in which it is lost would be taken for one that has all.
+            return Err(Errno::EIO);
+        }
         let (chunk_bytes, len, blocks) = match damage {
             None => return self.send_or_make_way(group, behind, &mut copy).map_err(of_copy),
             Some(Damage::Header { .. }) if is_required => {

@@ -5,7 +5,7 @@
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::control_group::ControlGroup;
+use super::control_group::{ControlGroup, keep_on_processor};
 use super::figures::{Figures, median, ratios, show};
 use super::lab_agents;
 use super::report::{Report, Target, Wanted};
@@ -77,7 +77,7 @@ impl Arguments {
             let pid = pid.with_context(|| format!("{name} has ended"))?;
             let group = ControlGroup::of_processor(&format!("bench-{name}"), self.percent)?;
             group.take(pid)?;
-            group.keep_on(pid, groups.len() % processors)?;
+            keep_on_processor(pid, groups.len() % processors)?;
             groups.push(group);
         }
         let mut figures = Figures::default();

@@ -92,26 +92,6 @@ impl ControlGroup {
         self.write("cgroup.procs", &pid.to_string())
     }
 
-    /// Has all threads of a process run on processor `number` alone, and those that they start: on several, one that holds a lock may be out of its share while others still
-    /// use theirs to wait for it, as no machine does.
-    ///
-    /// # Errors
-    /// When the kernel refuses, or there is no `taskset`.
-    pub(super) fn keep_on(&self, pid: u64, number: usize) -> anyhow::Result<()> {
-        let words = ["--all-tasks", "--pid", "--cpu-list", &number.to_string(), &pid.to_string()];
-        // Twice: a thread that was just started by one that was not seen to yet is seen to then.
-        for _ in 0..2 {
-            let done = Command::new("taskset").args(words).output().context("run taskset, of util-linux")?;
-            if !done.status.success() {
-                bail!(
-                    "keep process {pid} on processor {number}: {}",
-                    String::from_utf8_lossy(&done.stderr).trim()
-                );
-            }
-        }
-        Ok(())
-    }
-
     fn write(&self, file: &str, text: &str) -> anyhow::Result<()> {
         let path = self.path.join(file);
         fs::write(&path, text).with_context(|| format!("write {text} to {}", path.display()))
@@ -184,6 +164,26 @@ impl Drop for ControlGroup {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// Has all threads of a process run on processor `number` alone, and those that they start: on several, one that holds a lock may be out of its share while others still
+/// use theirs to wait for it, as no machine does.
+///
+/// # Errors
+/// When the kernel refuses, or there is no `taskset`.
+pub(super) fn keep_on_processor(pid: u64, number: usize) -> anyhow::Result<()> {
+    let words = ["--all-tasks", "--pid", "--cpu-list", &number.to_string(), &pid.to_string()];
+    // Twice: a thread that was just started by one that was not seen to yet is seen to then.
+    for _ in 0..2 {
+        let done = Command::new("taskset").args(words).output().context("run taskset, of util-linux")?;
+        if !done.status.success() {
+            bail!(
+                "keep process {pid} on processor {number}: {}",
+                String::from_utf8_lossy(&done.stderr).trim()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The directory to make a group in, from /proc/self/mountinfo and /proc/self/cgroup.

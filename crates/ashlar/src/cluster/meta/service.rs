@@ -320,13 +320,15 @@ fn move_shards(member: &Member, meta: &Arc<MetaService>) -> Result<[Background; 
     };
     let look = Background::start(&*member.env.tasks, "ashlar-pause", look)?;
     let receiver = meta.clone();
-    let tend = move || {
-        let pause = receiver.tend_shards().unwrap_or_else(|errno| {
+    let tend = move || match receiver.tend_shards() {
+        Ok(pause) => {
+            receiver.await_shards(pause);
+            Duration::ZERO
+        }
+        Err(errno) => {
             tracing::warn!(%errno, "could not look whether shards are to change hands; trying again");
             TEND_EVERY
-        });
-        receiver.await_shards(pause);
-        Duration::ZERO
+        }
     };
     let tend = Background::start(&*member.env.tasks, "ashlar-shards", tend)?;
     Ok([send, look, tend])

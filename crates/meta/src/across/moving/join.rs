@@ -19,7 +19,7 @@ const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(in crate::across) struct Share {
     /// Whether it is known that this server has taken it.
-    is_taken: bool,
+    pub(super) is_taken: bool,
     /// Servers that have nothing to give.
     // LIMIT: as metadata servers.
     dry: Vec<NodeId>,

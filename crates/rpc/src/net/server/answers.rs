@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// To so many connections answers are kept at the most.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Answers that were given and not sent: those that go to the same connection go with one system call, when this is dropped or there are many.
+/// Answers that were given and not sent: those that go to the same connection go with one system call, when this is dropped or there are many connections.
 #[derive(Default)]
 pub struct Answers {
     // LIMIT: CONNECTIONS_MAX.

@@ -397,6 +397,8 @@ impl Pool {
             return;
         }
         match connection.stream.send_kept() {
+            // It may have been for them that it was paused.
+            Ok((_, true)) if !self.paused.lock().is_empty() => self.resume(),
             Ok((_, true)) => {}
             Ok((_, false)) => self.wait_for(connection, |_| {}),
             Err(error) => {

@@ -46,8 +46,6 @@ fn ask_head(
                 site.count("errors of what is lost");
                 return None;
             }
-            // While those that have it whole are away.
-            Some((Err(Errno::EIO), _)) if site.is_rotten.load(SeqCst) => site.sleep(1_000_000),
             Some((Err(errno), _)) => {
                 site.fail(format!("chain {chain}: {errno} to {asked:?}"));
                 site.sleep(1_000_000);
