@@ -391,7 +391,7 @@ impl<R: ReplicaId> ChainReplica<R> {
     /// It counts for nothing from here on: the caller notes the chunk. A head leaves, once all others are heard, and gets it with what it lacks when it comes back.
     ///
     /// # Errors
-    /// [`Refused::NotNow`] before this one takes part.
+    /// [`Refused::NotNow`] before this one takes part, and while it does not know whether the one behind was promoted, as it has asked for.
     pub fn damaged(
         &mut self,
         chunk: ChunkId,
@@ -403,7 +403,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
         let membership = self.member.membership();
         if !membership.in_sync.iter().any(|other| *other != self.member.id()) {
-            return Ok(None);
+            return if self.is_behind_required() { Err(Refused::NotNow) } else { Ok(None) };
         }
         let mender = self.predecessor().map(Mender::InFront);
         if mender.is_some() || self.member.may_serve(now) {

@@ -6,7 +6,6 @@
 //! | blocks that nobody behind has, a header | behind somebody | who is in front sends the chunk whole |
 //! | a header | at the head | the target leaves the chain, and gets the chunk when it comes back |
 //! | blocks that nobody behind has, of a change that nobody was told of | at the head | the same: those behind have what is older and counts |
-//! | what nobody has who is there | while somebody is away who was in sync | who asks for it waits until that one is back, is given up, or ten minutes are over |
 //! | what nobody has | everywhere | stays as it is: reads fail |
 //!
 //! Nothing damaged is ever copied as if it were sound: a block is taken by its checksum alone, and one that is lost is lost in every copy that is made from then on
@@ -44,8 +43,6 @@ pub(super) const BLOCKS_MAX: usize = 64;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// For how long it is believed that nobody has what a chunk lacks.
 const LOST_FOR: Duration = Duration::from_secs(10);
-/// For how long those who ask for such a chunk wait for a target that is away, and may have it: as long as managers wait before they have another one get its copies.
-const AWAY_MAX: Duration = Duration::from_secs(600);
 // LIMIT: of a chain; of a disk with more damage than that the rest is found out anew with each read.
 const REMEMBERED_MAX: usize = 4096;
 
@@ -68,8 +65,8 @@ type Found = Vec<Option<Vec<u8>>>;
 enum Known {
     /// The target in front was asked for it; ask again then.
     Asked(Duration),
-    /// Nobody who is there has all of it, as was found out at `looked` last and at `since` first.
-    Lost { looked: Duration, since: Duration },
+    /// Nobody who is there has all of it, as was found out then, at that epoch.
+    Lost(Duration, Epoch),
 }
 
 /// Damaged chunks of a chain.
@@ -89,25 +86,13 @@ impl Damaged {
         all.len() < REMEMBERED_MAX || all.contains_key(&chunk)
     }
 
-    fn is_lost(&self, chunk: ChunkId, now: Duration) -> bool {
-        matches!(self.0.lock().get(&chunk), Some(Known::Lost { looked, .. }) if now < *looked + LOST_FOR)
+    fn is_lost(&self, chunk: ChunkId, (now, epoch): (Duration, Epoch)) -> bool {
+        matches!(self.0.lock().get(&chunk), Some(Known::Lost(at, of)) if *of == epoch && now < *at + LOST_FOR)
     }
 
-    /// Nobody who is there has all of it.
-    fn set_lost(&self, chunk: ChunkId, now: Duration) {
-        let since = match self.0.lock().get(&chunk) {
-            Some(Known::Lost { since, .. }) => *since,
-            _ => now,
-        };
-        self.set(chunk, Known::Lost { looked: now, since });
-    }
-
-    /// For how long it has been known that nobody who is there has it.
-    fn lost_for(&self, chunk: ChunkId, now: Duration) -> Option<Duration> {
-        match self.0.lock().get(&chunk) {
-            Some(Known::Lost { since, .. }) => Some(now.saturating_sub(*since)),
-            _ => None,
-        }
+    /// Whether it was found out at `epoch`, whenever that was.
+    pub fn is_lost_at(&self, chunk: ChunkId, epoch: Epoch) -> bool {
+        matches!(self.0.lock().get(&chunk), Some(Known::Lost(_, of)) if *of == epoch)
     }
 
     fn is_asked_for(&self, chunk: ChunkId) -> bool {
@@ -116,7 +101,7 @@ impl Damaged {
 
     /// Somebody else may have what nobody had.
     pub fn forget_lost(&self) {
-        self.0.lock().retain(|_, known| !matches!(known, Known::Lost { .. }));
+        self.0.lock().retain(|_, known| !matches!(known, Known::Lost(..)));
     }
 
     fn forget(&self, chunk: ChunkId) {
@@ -156,16 +141,9 @@ impl Copies {
     /// As [`Copies::failed_here`], with the chunk locked: it is brought back first, if that is possible.
     pub(super) fn of_damaged(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Errno {
         match self.mend_locked(at, group, chunk) {
-            Ok(Mended::Lost) if !self.may_come_back(group, chunk) => Errno::EIO,
-            Ok(Mended::Lost | Mended::Whole | Mended::ByOthers) | Err(_) => Errno::EREMCHG,
+            Ok(Mended::Lost) => Errno::EIO,
+            Ok(Mended::Whole | Mended::ByOthers) | Err(_) => Errno::EREMCHG,
         }
-    }
-
-    /// Whether somebody is away who may have what nobody has who is there: it is waited for, as is what the last copy has.
-    fn may_come_back(&self, group: &Group, chunk: ChunkId) -> bool {
-        let now = self.outside.env.clock.monotonic();
-        let is_any_away = !group.state.lock().lacking.is_empty();
-        is_any_away && group.damaged.lost_for(chunk, now).is_some_and(|time| time < AWAY_MAX)
     }
 
     /// What is answered by a target whose disk does not work, and that is one of several, or was.
@@ -175,8 +153,13 @@ impl Copies {
 
     /// Whether `at` is the only one that has all of a chain, by the map. Not while it does not know whether another one was promoted, as it has asked for.
     pub(super) fn is_alone(&self, at: &AtTarget, chain: ChainId) -> bool {
-        let may_have_another =
-            || at.group(chain).is_some_and(|group| group.state.lock().replica.is_behind_required());
+        // Who has the state may be at a disk that hangs.
+        let may_have_another = || {
+            let group = at.group(chain);
+            group.is_some_and(|group| {
+                group.state.try_lock().is_none_or(|state| state.replica.is_behind_required())
+            })
+        };
         self.map().chain(chain).is_some_and(|chain| chain.targets.as_slice() == [at.id])
             && !may_have_another()
     }
@@ -192,16 +175,17 @@ impl Copies {
     /// As of that.
     pub(super) fn mend_locked(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Result<Mended, Errno> {
         let now = self.outside.env.clock.monotonic();
-        if group.damaged.is_lost(chunk, now) {
-            return Ok(Mended::Lost);
-        }
-        // Who does not take part knows of no others, and of none that is to do something.
+        // Who does not take part, or is no member any more, knows of no others, and of none that is to do something.
         let epoch = || {
             let state = group.state.lock();
             let member = state.replica.member();
-            if member.is_active() { Ok(member.epoch()) } else { Err(Errno::EREMCHG) }
+            let is_one = member.membership().is_in_sync(at.id) || state.replica.predecessor().is_some();
+            if member.is_active() && is_one { Ok(member.epoch()) } else { Err(Errno::EREMCHG) }
         };
         let begun_at = epoch()?;
+        if group.damaged.is_lost(chunk, (now, begun_at)) {
+            return Ok(Mended::Lost);
+        }
         let failed = |error| answer(at.id, &error);
         let has_header_back = at.store.mend_header(chunk).map_err(failed)?;
         let Some(damage) = at.store.damage(chunk).map_err(failed)? else {
@@ -234,7 +218,7 @@ impl Copies {
             Some(Mender::WhoIsNext) => Ok(Mended::ByOthers),
             None if epoch()? != begun_at => Err(Errno::EREMCHG),
             None => {
-                group.damaged.set_lost(chunk, now);
+                group.damaged.set(chunk, Known::Lost(now, begun_at));
                 tracing::error!(target = %at.id, chain = %group.chain, %chunk, "no copy that is there has what is damaged here");
                 Ok(Mended::Lost)
             }
@@ -384,7 +368,10 @@ impl Copies {
                 group.damaged.forget(chunk);
                 self.tell_mended(at, chunk, "it was sent again by the target in front");
             }
-            Ok(Some(_)) => group.damaged.set_lost(chunk, self.outside.env.clock.monotonic()),
+            Ok(Some(_)) => {
+                let epoch = group.state.lock().replica.member().epoch();
+                group.damaged.set(chunk, Known::Lost(self.outside.env.clock.monotonic(), epoch));
+            }
             Err(error) => {
                 tracing::debug!(target = %at.id, %chunk, %error, "a chunk that was sent again cannot be looked at")
             }
@@ -402,11 +389,10 @@ impl Copies {
             }
             let state = group.state.lock();
             let (in_front, epoch) = (state.replica.predecessor(), state.replica.member().epoch());
-            // Since when is remembered for as long as it is asked for, where that takes no room from others.
-            let kept_for = if damaged.len() < REMEMBERED_MAX / 2 { AWAY_MAX } else { LOST_FOR };
+            let has_room = damaged.len() < REMEMBERED_MAX / 2;
             damaged.retain(|chunk, known| match known {
                 Known::Asked(_) => in_front.is_some() && state.replica.is_doubtful(*chunk),
-                Known::Lost { looked, .. } => now < *looked + kept_for,
+                Known::Lost(at, of) => *of == epoch && (has_room || now < *at + LOST_FOR),
             });
             let Some(in_front) = in_front else { continue };
             for (chunk, known) in damaged.iter_mut() {

@@ -322,11 +322,19 @@ impl Copies {
             let state = group.state.lock();
             (state.replica.is_behind_required(), state.replica.predecessor().is_none())
         };
-        let damage = group.store.damage(chunk).map_err(|error| answer(at.id, &error))?;
-        if !is_required && !is_head && damage.is_some() && self.mend_locked(at, group, chunk)? != Mended::Lost
+        let mut damage = group.store.damage(chunk).map_err(|error| answer(at.id, &error))?;
+        // Once for each epoch: with much that is lost everywhere the new copy would never be through.
+        if !is_required
+            && !is_head
+            && damage.is_some()
+            && !group.damaged.is_lost_at(chunk, behind.under.epoch)
         {
-            // Who is in front has it, or is yet to say that it has not: a copy in which it is lost would be taken for one that has all.
-            return Err(Errno::EIO);
+            match self.mend_locked(at, group, chunk) {
+                Ok(Mended::Lost) => {}
+                Ok(Mended::Whole) => damage = None,
+                // Who is in front has it, or is yet to say that it has not: a copy in which it is lost would be taken for one that has all. It holds up no other chunk.
+                Ok(Mended::ByOthers) | Err(_) => return Err(Errno::EIO),
+            }
         }
         let (chunk_bytes, len, blocks) = match damage {
             None => return self.send_or_make_way(group, behind, &mut copy).map_err(of_copy),

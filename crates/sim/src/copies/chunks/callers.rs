@@ -46,12 +46,22 @@ fn ask_head(
                 site.count("errors of what is lost");
                 return None;
             }
+            // While those that have it whole are away.
+            Some((Err(Errno::EIO), _)) if site.is_rotten.load(SeqCst) && is_alone(site, chain) => {
+                site.sleep(1_000_000);
+            }
             Some((Err(errno), _)) => {
                 site.fail(format!("chain {chain}: {errno} to {asked:?}"));
                 site.sleep(1_000_000);
             }
         }
     }
+}
+
+/// Whether one target alone has all of a chain.
+fn is_alone(site: &Site, chain: u32) -> bool {
+    let map = site.map();
+    map.chains.iter().any(|known| known.id == ChainId(chain) && known.targets.len() == 1)
 }
 
 /// Writes a cell, or that and the next one if they are beside each other.
