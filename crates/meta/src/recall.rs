@@ -325,6 +325,31 @@ impl MetaService {
         }
     }
 
+    /// As [`MetaService::wait_for_leases`] for one who is granted nothing on `inode`, as something of it is recalled. Who has recalled it need not wait for the answer (see
+    /// [`LeaseTable::may_go_before`]): then nobody else evicts a session that does not give it. It gets twice the time, as it may wait for another one that is late.
+    ///
+    /// # Errors
+    /// As [`MetaService::wait_for_leases`].
+    pub(crate) fn wait_to_be_granted(
+        &self,
+        waiter: Waiter,
+        inode: InodeId,
+        deadline: Duration,
+    ) -> Result<(), Errno> {
+        self.wait_for_leases(waiter, deadline)?;
+        let now = self.env.clock.monotonic();
+        let late = self.leases.lock().oldest_recall_of(inode);
+        let Some(late) = late.filter(|late| now.saturating_sub(late.since) >= 2 * RECALL_MAX) else {
+            return Ok(());
+        };
+        let is_excused =
+            now.saturating_sub(late.since) < BUSY_MAX && self.sessions.is_busy(late.session, late.inode);
+        if !is_excused {
+            self.session_evict(late.session);
+        }
+        Ok(())
+    }
+
     /// A session has given back what was recalled.
     pub(crate) fn recall_done(&self, id: u64, session: SessionId, inode: InodeId) {
         self.leases.lock().end_recall_of(id, session, inode);

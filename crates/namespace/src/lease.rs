@@ -594,6 +594,16 @@ impl LeaseTable {
         Some(RecallUnderWay { session, inode, since, is_of_pages: leases.meets(LeaseSet::PAGES) })
     }
 
+    /// Of the recalls on `inode` the one that has been under way for longest: nobody is granted anything on it meanwhile.
+    pub fn oldest_recall_of(&self, inode: InodeId) -> Option<RecallUnderWay> {
+        if !self.recalling.contains_key(&inode) {
+            return None;
+        }
+        let of_inode = self.pending.iter().filter(|(_, pending)| pending.inode == inode);
+        let (id, _) = of_inode.min_by_key(|(id, pending)| (pending.since, **id))?;
+        self.recall_under_way(*id)
+    }
+
     /// Lets a session hold leases.
     pub fn begin_session(&mut self, session: SessionId) {
         self.sessions.insert(session);

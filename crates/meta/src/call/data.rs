@@ -177,7 +177,7 @@ impl MetaService {
             if is_granted {
                 return Ok(reply);
             }
-            self.wait_for_leases(waiter, deadline)?;
+            self.wait_to_be_granted(waiter, inode, deadline)?;
         }
     }
 
@@ -241,7 +241,7 @@ impl MetaService {
             match shared {
                 Shared::Granted(reply) => return Ok(*reply),
                 Shared::IsInline => return self.acquire_data(caller, inode, (true, false)),
-                Shared::NotNow => self.wait_for_leases(waiter, deadline)?,
+                Shared::NotNow => self.wait_to_be_granted(waiter, inode, deadline)?,
             }
         }
     }
