@@ -25,11 +25,12 @@ impl Group {
 
 /// Keeps copies of a lane.
 pub trait Copies: Send + Sync {
-    /// Waits, a bounded time, until it is decided whether this machine decides what the next group is. Asked by whoever is about to take the lane's lock.
+    /// Waits, a bounded time, until it is decided whether this machine decides what the next group is. Asked without the lane's lock, by whoever has found it undecided under that,
+    /// or waits for room that nobody makes before it is.
     /// Nothing is promised by it: [`Copies::epoch`] tells.
     fn await_turn(&self);
 
-    /// Whether [`Copies::await_turn`] is worth being called once more: this machine is to decide, cannot yet, and is waited for. Asked under the lane's lock.
+    /// Whether [`Copies::await_turn`] is worth being called: this machine is to decide, cannot yet, and is waited for. Asked under the lane's lock.
     fn is_undecided(&self) -> bool;
 
     /// The epoch of the next group. Asked under the lane's lock, so it must not wait, nor call the lane.

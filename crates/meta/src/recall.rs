@@ -306,10 +306,15 @@ impl MetaService {
         }
     }
 
+    /// Whether a session whose answer is late waits for a disk, as everybody would, and not for too long yet.
+    fn is_excused_by_disk(&self, late: RecallUnderWay) -> bool {
+        let age = self.env.clock.monotonic().saturating_sub(late.since);
+        age < BUSY_MAX && self.sessions.is_busy(late.session, late.inode)
+    }
+
     /// Evicts the session whose answer to a recall is late, unless it waits for a disk as everybody would; tells when to look again.
     fn evict_unless_busy(&self, late: RecallUnderWay) -> Duration {
-        let age = self.env.clock.monotonic().saturating_sub(late.since);
-        if age < BUSY_MAX && self.sessions.is_busy(late.session, late.inode) {
+        if self.is_excused_by_disk(late) {
             tracing::warn!(session = %late.session, inode = %late.inode, "a recall waits for a slow disk");
             return BUSY_PAUSE;
         }
@@ -339,12 +344,9 @@ impl MetaService {
         self.wait_for_leases(waiter, deadline)?;
         let now = self.env.clock.monotonic();
         let late = self.leases.lock().oldest_recall_of(inode);
-        let Some(late) = late.filter(|late| now.saturating_sub(late.since) >= 2 * RECALL_MAX) else {
-            return Ok(());
-        };
-        let is_excused =
-            now.saturating_sub(late.since) < BUSY_MAX && self.sessions.is_busy(late.session, late.inode);
-        if !is_excused {
+        let late = late.filter(|late| now.saturating_sub(late.since) >= 2 * RECALL_MAX);
+        // Looked at after each short wait: one that is excused is not warned of each time.
+        if let Some(late) = late.filter(|late| !self.is_excused_by_disk(*late)) {
             self.session_evict(late.session);
         }
         Ok(())

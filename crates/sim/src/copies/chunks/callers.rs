@@ -60,8 +60,7 @@ fn ask_head(
 
 /// Whether one target alone has all of a chain.
 fn is_alone(site: &Site, chain: u32) -> bool {
-    let map = site.map();
-    map.chains.iter().any(|known| known.id == ChainId(chain) && known.targets.len() == 1)
+    site.map().chain(ChainId(chain)).is_some_and(|chain| chain.targets.len() == 1)
 }
 
 /// Writes a cell, or that and the next one if they are beside each other.
