@@ -264,11 +264,24 @@ impl Client {
     /// `syncfs(2)`: reports what is only known here and makes everything durable, data before the metadata that refers to it.
     ///
     /// # Errors
-    /// The first error; final, as of `fsync(2)`.
+    /// The first error; final, as of `fsync(2)`. `EIO` when something was written to open files that are gone.
     pub fn sync(&self) -> Result<(), Errno> {
+        if self.sync_what_is_there()? { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// As [`Client::sync`], of everything but what was written to open files that are gone: whether there was such.
+    ///
+    /// # Errors
+    /// The first error.
+    pub fn sync_what_is_there(&self) -> Result<bool, Errno> {
+        let mut is_gone = false;
         let report = |file: Arc<crate::file::File>| {
             file.state.lock().is_unpromised = false;
-            self.report(&file, false)
+            match self.report(&file, false) {
+                Err(Errno::ESTALE) => is_gone = true,
+                other => return other,
+            }
+            Ok(())
         };
         let reported = self.files.all().into_iter().map(report).fold(Ok(()), Result::and);
         // ORDER: from here on nobody moves the content of an inode to chunks without making it durable there; what was moved before is on
@@ -285,7 +298,7 @@ impl Client {
         self.ask_where_unknown(DurableAt::All)?;
         self.sync_meta(SyncScope::All)?;
         self.unsynced_meta.durable(before, DurableAt::All);
-        reported
+        reported.map(|()| is_gone)
     }
 
     /// Makes metadata durable, and promises that the content of `scope` is.

@@ -112,7 +112,11 @@ impl Client {
                     return Err(Errno::EAGAIN);
                 }
             }
-            self.report(&file, false)?;
+            match self.report(&file, false) {
+                // Of a file that is gone nothing can be told; its next fsync says so, from here or from the next process.
+                Ok(()) | Err(Errno::ESTALE) => {}
+                Err(errno) => return Err(errno),
+            }
             let state = file.state.lock();
             if !state.untold_losses.is_empty() {
                 untold.push((file.inode, state.untold_losses.to_vec()));

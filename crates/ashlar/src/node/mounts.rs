@@ -388,7 +388,7 @@ impl Mounted {
             bail!("the process that keeps the mount has ended, or its socket is gone");
         }
         // Most of it, while programs are served.
-        self.client.sync().context("cannot tell servers what was written")?;
+        self.client.sync_what_is_there().context("cannot tell servers what was written")?;
         set_deaf(true);
         let left = (|| {
             self.client.await_answers(REST_MAX).context("servers are being answered")?;

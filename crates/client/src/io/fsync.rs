@@ -3,9 +3,9 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
-use crate::unsynced_meta::DurableAt;
+use crate::unsynced_meta::{Before, DurableAt};
 use ashlar_types::message::{LeaseSet, SyncScope};
-use ashlar_types::{Durability, Errno, FileLayout, InodeId};
+use ashlar_types::{Durability, Errno, FileLayout, InodeId, NodeId};
 use std::sync::Arc;
 
 impl Client {
@@ -14,6 +14,14 @@ impl Client {
     /// # Errors
     /// What storage and metadata answer; final, as of `fsync(2)`. `EIO` also when a server may have lost what was written or changed before: once through each handle.
     pub fn fsync(&self, handle: &Handle) -> Result<(), Errno> {
+        match self.sync_file(handle) {
+            // Gone though it is open: with what its server has lost, which is told first.
+            Err(Errno::ESTALE) => self.tell_loss_of_gone(handle).and(Err(Errno::ESTALE)),
+            other => other,
+        }
+    }
+
+    fn sync_file(&self, handle: &Handle) -> Result<(), Errno> {
         let (known, has_lease) = {
             let mut state = handle.file.state.lock();
             state.is_unpromised = false;
@@ -40,19 +48,31 @@ impl Client {
             self.ask_where_unknown(DurableAt::Server(home))?;
             match self.sync_meta(SyncScope::File { inode, generation }) {
                 Err(Errno::EAGAIN) => layout = self.layout_now(inode)?,
-                Ok(()) => {
-                    let mut state = handle.file.state.lock();
-                    // What is to be durable before it is answered is not lost.
-                    let is_lost = self.unsynced_meta.synced(inode, before, DurableAt::Server(home));
-                    if is_lost && state.durability != Durability::Sync {
-                        state.note_loss();
-                    }
-                    return state.tell_loss(handle.description());
-                }
+                Ok(()) => return self.tell_synced(handle, before, home),
                 Err(errno) => return Err(errno),
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Tells what may have been lost of a file which is durable now as it was when the sync began.
+    fn tell_synced(&self, handle: &Handle, before: Before, home: NodeId) -> Result<(), Errno> {
+        let mut state = handle.file.state.lock();
+        let is_lost = self.unsynced_meta.synced(handle.file.inode, before, DurableAt::Server(home));
+        // What is to be durable before it is answered is not lost.
+        if is_lost && state.durability != Durability::Sync {
+            state.note_loss();
+        }
+        state.tell_loss(handle.description())
+    }
+
+    /// Tells what may have been lost of a file that its server does not know any more.
+    fn tell_loss_of_gone(&self, handle: &Handle) -> Result<(), Errno> {
+        let (inode, before) = (handle.file.inode, self.unsynced_meta.begin());
+        let home = self.server_of(inode);
+        self.ask_where_unknown(DurableAt::Server(home))?;
+        self.sync_meta(SyncScope::File { inode, generation: None })?;
+        self.tell_synced(handle, before, home)
     }
 
     /// Where the chunks of a file are at this moment, if it has any.
