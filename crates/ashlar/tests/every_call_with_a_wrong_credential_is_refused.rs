@@ -148,7 +148,7 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
         | StorageRequest::CopyDigests { .. }
         | StorageRequest::TakeLossMark { .. } => &[Role::Storage],
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => &[Role::Admin, Role::Console],
-        StorageRequest::Scrub { .. } => &[Role::Admin],
+        StorageRequest::Scrub { .. } | StorageRequest::GoOnWithout { .. } => &[Role::Admin],
         StorageRequest::Extent { .. } => &[Role::Client, Role::Meta],
         StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
@@ -310,6 +310,7 @@ fn storage_samples() -> Vec<StorageRequest> {
         StorageRequest::MoveBegin { target, chain, epoch: Epoch(1), from: None },
         StorageRequest::MoveSeal { target, chain },
         StorageRequest::CopyBeacon { target, from: target, chains: vec![(chain, Epoch(1))] },
+        StorageRequest::GoOnWithout { target, lost: target },
         StorageRequest::CopyCompare { target, chain, after: None },
         StorageRequest::CopyEmpty { target, chain, from: None },
         StorageRequest::CopySettled { target, chain, chunk },

@@ -101,6 +101,7 @@ kinds! {
     Scrub => "scrub",
     MoveRate => "move_rate",
     CopyBeacon => "copy_beacon",
+    GoOnWithout => "go_on_without",
     CopyCompare => "copy_compare",
     CopyEmpty => "copy_empty",
     CopySettled => "copy_settled",

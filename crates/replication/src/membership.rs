@@ -19,8 +19,9 @@
 //! 5. *A replica that was restarted takes no part at the epoch it stopped in*: it has forgotten what it asked for and what it
 //!    sent there. It asks for a new epoch. Only a replica that is alone goes on, because nobody else was told anything.
 //! 6. *An epoch is stored before it is acted on*, so that an older map, read after a restart, changes nothing.
-//! 7. *A replica whose disk has lost what it had reported* takes no part while it is in sync with others, asks for its own removal, and comes back by
-//!    catching up. The last one in sync goes on with what is left, which is the loss that `async` durability allows; with an empty disk it does not.
+//! 7. *A replica whose disk has lost what it had reported* takes no part while it is in sync with others, asks for its own removal as soon as one of them is heard, and comes
+//!    back by catching up. Until then it asks them whether they are there: what it has may be all there is. Only the operator can know that others never come back; it has them removed
+//!    then, once what it may have granted them has run out. The last one in sync goes on with what is left, which is the loss that `async` durability allows; with an empty disk it does not.
 
 mod change;
 mod lease;

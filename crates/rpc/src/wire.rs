@@ -435,6 +435,7 @@ pub fn needed(request: &StorageRequest) -> Option<(InodeId, u32, Rights)> {
         | StorageRequest::CopyLost { .. }
         | StorageRequest::CopyDigests { .. }
         | StorageRequest::TakeLossMark { .. }
+        | StorageRequest::GoOnWithout { .. }
         | StorageRequest::MoveRate { .. } => None,
     }
 }

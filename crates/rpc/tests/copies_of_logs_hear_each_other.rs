@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use support::{Authority, any_port, caller, serve_as, soon};
 
 const HERE: NodeId = NodeId(40);
+const LOST: NodeId = NodeId(9);
 const WAIT: Duration = Duration::from_secs(20);
 
 /// Tells what it has heard, of one metadata server.
@@ -23,6 +24,10 @@ struct Told(u8);
 impl HearsCopies for Told {
     fn hear(&self, server: NodeId, from: NodeId, head: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
         (server == HERE).then(|| [&[self.0, from.0 as u8], head, payload].concat())
+    }
+
+    fn go_on_without(&self, server: NodeId, lost: NodeId) -> Option<()> {
+        (server == HERE && lost == LOST).then_some(())
     }
 }
 
@@ -73,7 +78,7 @@ fn they_hear_what_is_said_where_they_are_by_now() {
 }
 
 #[test]
-fn nobody_but_metadata_servers_reaches_them() {
+fn nobody_but_metadata_servers_reaches_them_and_administrators_say_one_thing() {
     let authority = Authority::new(1);
     let (_server, address) = serve(&authority, 2, 1);
     let send = |caller: Arc<Caller>, head: &[u8]| {
@@ -92,9 +97,17 @@ fn nobody_but_metadata_servers_reaches_them() {
     };
     let head = [&HERE.0.to_le_bytes()[..], b"x"].concat();
     assert_eq!(send(meta(&authority, 7), &head).unwrap(), b"\x01\x07x");
-    for role in [Role::Client, Role::Storage, Role::Admin, Role::Console, Role::Manager] {
+    for role in [Role::Client, Role::Storage, Role::Console, Role::Manager] {
         let text = send(caller(authority.issue(7, &[role]), role), &head).unwrap_err();
         assert!(text.contains("metadata servers"), "{role}: {text}");
+    }
+    let admin = |head: &[u8]| send(caller(authority.issue(7, &[Role::Admin]), Role::Admin), head);
+    let without = |server: NodeId, lost: NodeId| [server.0.to_le_bytes(), lost.0.to_le_bytes()].concat();
+    assert_eq!(admin(&without(HERE, LOST)).unwrap(), b"");
+    assert!(admin(&without(NodeId(41), LOST)).unwrap_err().contains("no copy"));
+    for head in [&head[..], b"", &without(HERE, LOST)[..7], &[&without(HERE, LOST)[..], b"x"].concat()] {
+        let text = admin(head).unwrap_err();
+        assert!(text.contains("nothing an administrator says"), "{text}");
     }
     // Also not one that serves another metadata server by its certificate: it is a machine that keeps copies, or none.
     for host in [2, 7, 8] {

@@ -9,6 +9,7 @@ mod recovered;
 
 use crate::content::Content;
 use crate::model::{Actor, Model, Op, Outcome, View};
+use ashlar_client::AllocateMode;
 use ashlar_kv::Frame;
 use ashlar_namespace::{FileData, Inode, Kind, key};
 use ashlar_types::{Errno, InodeId, SessionId, Timespec, codec};
@@ -69,6 +70,8 @@ struct Pending {
     is_applied: bool,
     /// Bytes of it have gone to storage.
     has_stored: bool,
+    /// There was a moment at which there was nothing for it to change.
+    was_idle: bool,
     /// Commits and contents when it began: what a sync covers.
     commits_before: u64,
     commit_number: u64,
@@ -264,12 +267,20 @@ impl Oracle {
             }
             let (outcomes, may_be_gone) = (self.outcomes(actor, &op, 0), self.model.may_be_gone(actor, &op));
             let is_about_hidden = self.model.is_about_hidden(&op);
+            let is_idle = self.is_idle(&op);
             if let Some(pending) = self.pending.get_mut(&actor) {
                 pending.is_about_hidden |= is_about_hidden;
+                pending.was_idle |= is_idle;
                 outcomes.into_iter().for_each(|outcome| push_new(&mut pending.allowed, outcome));
                 pending.may_be_gone |= may_be_gone;
             }
         }
+    }
+
+    /// Whether there is nothing that `op` could change: a hole behind the end of the file.
+    fn is_idle(&self, op: &Op) -> bool {
+        let Op::Allocate { inode, mode: AllocateMode::PunchHole, offset, .. } = op else { return false };
+        self.model.content(*inode).is_some_and(|content| content.size() <= *offset)
     }
 
     /// The size in the answer of a call that opens or links a file may be one it got after the commit, while the call was under way: the
@@ -327,6 +338,7 @@ impl Oracle {
                 committed: None,
                 is_applied: false,
                 has_stored: false,
+                was_idle: false,
                 commits_before,
                 commit_number: 0,
                 contents_before,
@@ -478,7 +490,11 @@ impl Oracle {
         let is_trouble = matches!(outcome, Outcome::Err(errno) if is_trouble(*errno));
         let is_write = self.pending.get(&actor).is_some_and(|pending| pending.op.is_write());
         if is_write && *outcome == Outcome::Done && !self.pending[&actor].is_applied {
-            self.apply(actor, 0, false);
+            let pending = &self.pending[&actor];
+            // What has changed nothing on a target has found nothing to change. Others may have written before it is answered: it may have been synced meanwhile.
+            if !pending.was_idle || pending.has_stored {
+                self.apply(actor, 0, false);
+            }
         }
         let is_close = self.pending.get(&actor).is_some_and(|pending| matches!(pending.op, Op::Close { .. }));
         let opens = matches!(outcome, Outcome::Opened(..));

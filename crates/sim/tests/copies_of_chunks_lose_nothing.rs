@@ -11,7 +11,7 @@ use seeds::{insist_on, pass_all};
 const TWICE: std::ops::Range<u64> = 3..5;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 5] = [
+const FOUND: [(u64, &str); 7] = [
     (20, "a head that had just been started told the writer of a damaged chunk that nobody had it"),
     (
         98,
@@ -19,9 +19,14 @@ const FOUND: [(u64, &str); 5] = [
     ),
     (184, "a damaged block of a change that the head had made alone was an error for good"),
     (203, "the same"),
+    (340, "a mark of losses that came late was taken for a newer one than that which had overtaken it"),
     (
         574,
         "a new copy was told that a block is lost which the target in front, that did not answer for a while, had whole",
+    ),
+    (
+        3394,
+        "the simulation cut the power of a target beside one that had not found out yet what it had lost itself",
     ),
 ];
 

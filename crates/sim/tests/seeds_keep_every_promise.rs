@@ -16,7 +16,11 @@ const SEEDS_SITE: u64 = 40;
 const SEEDS_CHAIN: u64 = 12;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 52] = [
+const FOUND: [(u64, &str); 53] = [
+    (
+        19_381,
+        "the simulation took a hole behind the end of a file for a change at the moment at which it was answered",
+    ),
     (24_162, "a client that hangs kept all from a file, as nobody waited for its answer to a recall"),
     (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
     (17, "a power cut brought back chunks whose garbage record was gone"),

@@ -163,10 +163,7 @@ pub(crate) fn carry_out(
             store.sync()?;
             Ok(StorageReply::Done)
         }
-        (StorageRequest::GiveBack { .. }, _) => {
-            store.give_back()?;
-            Ok(StorageReply::Done)
-        }
+        (StorageRequest::GiveBack { .. }, _) => store.give_back().map(|_| StorageReply::Done),
         (StorageRequest::Suspects { after, limit, shards, .. }, _) => {
             let page = store.suspects(*after, *limit as usize, shards)?;
             Ok(StorageReply::Suspects { found: page.found, mark: page.mark })
@@ -184,8 +181,14 @@ pub(crate) fn carry_out(
             service.moves.as_ref().map(|moves| moves.progress(*target)).unwrap_or_default(),
         )),
         (StorageRequest::MoveRate { target }, _) => {
-            Ok(StorageReply::MoveRate(service.moves.as_ref().map_or(0, |moves| moves.bytes_per_s(*target))))
+            let rate = service.moves.as_ref().map(|moves| moves.bytes_per_s(*target));
+            Ok(StorageReply::MoveRate(rate.unwrap_or_default()))
         }
+        (StorageRequest::GoOnWithout { target, lost }, _) => {
+            service.moves.iter().for_each(|moves| moves.go_on_without(*target, *lost));
+            Ok(StorageReply::Done)
+        }
+        (StorageRequest::Space { .. }, _) => space(service, store),
         (
             StorageRequest::MoveBegin { .. }
             | StorageRequest::MoveSeal { .. }
@@ -199,7 +202,6 @@ pub(crate) fn carry_out(
             | StorageRequest::TakeLossMark { .. },
             _,
         ) => Err(ChunkError::BadRequest("that is between storage servers")),
-        (StorageRequest::Space { .. }, _) => space(service, store),
     }
 }
 

@@ -78,6 +78,8 @@ struct AtTarget {
     is_asking_again: AtomicBool,
     looked_at: Mutex<Option<Epoch>>,
     watch: Watch,
+    /// Since when chains wait for targets that are not heard, and whether that was said.
+    waits: Mutex<Option<(Duration, bool)>>,
     turns: Arc<Turns>,
     /// It may lack what it had acknowledged before it was opened, notes included, and not all of its chains have heard of that.
     has_lost: AtomicBool,
@@ -226,6 +228,7 @@ impl Copies {
             is_asking_again: AtomicBool::new(false),
             looked_at: Mutex::default(),
             watch: Watch::default(),
+            waits: Mutex::default(),
             turns: Arc::new(Turns { is_due: Mutex::new(None), signal: self.outside.env.tasks.signal() }),
             has_lost: AtomicBool::new(has_lost),
         };
@@ -573,6 +576,24 @@ impl Copies {
     fn groups_of(&self, at: &AtTarget, chains: &[ChainId]) -> Result<Vec<Arc<Group>>, Errno> {
         let chains: BTreeSet<ChainId> = chains.iter().copied().collect();
         chains.into_iter().map(|chain| at.group(chain).ok_or(Errno::EREMCHG)).collect()
+    }
+
+    /// As [`super::Moves::go_on_without`]. Asked for again after a start of the process.
+    pub fn go_on_without(&self, target: TargetId, lost: TargetId) {
+        let Some(at) = self.at(target) else { return };
+        let now = self.outside.env.clock.monotonic();
+        let mut count = 0;
+        for group in at.groups() {
+            let mut state = group.state.lock();
+            let member = state.replica.member_mut();
+            if member.waits_for(now).any(|waited_for| waited_for == lost) {
+                member.give_up(lost);
+                count += 1;
+            }
+        }
+        if count > 0 {
+            tracing::warn!(%target, %lost, chains = count, "the operator says that a target never comes back: chains go on with what is here");
+        }
     }
 
     /// Chains of a target of which the one behind is being brought up to date: how far that is.

@@ -234,6 +234,11 @@ impl Moves {
         self.paces.lock().iter().map(|(target, pace)| (*target, pace.total())).collect()
     }
 
+    /// The operator says that `lost` never comes back: chains in which `target` lacks something, and waits for nobody else, go on with what it has.
+    pub fn go_on_without(&self, target: TargetId, lost: TargetId) {
+        self.copies.go_on_without(target, lost);
+    }
+
     /// Damaged blocks that were brought back from other copies since this server was started.
     pub fn blocks_mended(&self) -> u64 {
         self.copies.blocks_mended()

@@ -34,4 +34,15 @@ pub enum CopiesAction {
         #[arg(long)]
         json: bool,
     },
+    /// Say that a server never comes back, after a power cut of several: copies that wait for it, because it may have something that they have not, go on with what they have.
+    Lost {
+        /// The server that kept copies: its name or number.
+        machine: String,
+        /// What was done last, and not synced, may be lost. Without this it is told what would be done.
+        #[arg(long)]
+        accept_loss: bool,
+        /// Print JSON: an object with `node`, `servers` (metadata servers that go on without it), `waiting` (those that do not yet) and `alone` (those whose metadata is on it alone).
+        #[arg(long)]
+        json: bool,
+    },
 }

@@ -76,6 +76,17 @@ pub enum TargetAction {
         #[arg(long)]
         json: bool,
     },
+    /// Say that a target never comes back, after a power cut of several servers: copies that wait for it, because it may have something that they have not, go on with what they have.
+    Lost {
+        /// Its number.
+        id: u32,
+        /// What was written last, and not synced, may be lost. Without this it is told what would be done.
+        #[arg(long)]
+        accept_loss: bool,
+        /// Print JSON: an object with `target`, `chains` (how many go on without it), `waiting` (chains that do not yet) and `alone` (chains whose content is on it alone).
+        #[arg(long)]
+        json: bool,
+    },
     /// Move chains from fuller targets of a pool to emptier ones until they are equally full.
     Rebalance {
         /// The pool.

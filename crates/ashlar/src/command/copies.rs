@@ -1,5 +1,7 @@
 //! `ashlar copies`: copies of metadata servers on other servers.
 
+mod lost;
+
 use super::node;
 use crate::cli::{CopiesAction, CopiesArgs};
 use crate::cluster::{Member, NodeDirectory};
@@ -7,7 +9,7 @@ use crate::terminal::{say, say_json};
 use anyhow::{Context, Result, bail};
 use ashlar_console::object::node::{name, reference};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{ClusterMap, CopyGroup, CopyNotes, NodeId, Role};
+use ashlar_types::{ClusterMap, CopyGroup, CopyHost, CopyNotes, NodeId, Role};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -16,9 +18,12 @@ pub fn run(args: &CopiesArgs) -> Result<ExitCode> {
     let map = member.map().read().clone();
     match &args.action {
         CopiesAction::List { json } => list(&member, &map, *json)?,
+        CopiesAction::Lost { machine, accept_loss, json } => {
+            lost::run(&member, &map, machine, *accept_loss, *json)?
+        }
         CopiesAction::Set { server, count, json } => {
             let known = node::find(&map, server)?;
-            let hosts = told(&member)?.1;
+            let hosts = told(&member)?.1.len();
             member.ask(&ManagerRequest::SetCopies { server: known.id, wanted: *count })?;
             if *json {
                 let notes = told(&member)?.0;
@@ -41,10 +46,10 @@ pub fn run(args: &CopiesArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All copies, and how many servers can keep some.
-fn told(member: &Member) -> Result<(CopyNotes, usize)> {
+/// All copies, and which servers can keep some.
+fn told(member: &Member) -> Result<(CopyNotes, Vec<CopyHost>)> {
     match member.ask(&ManagerRequest::Copies).context("copies are not known")? {
-        ManagerReply::Copies { notes, hosts, .. } => Ok((notes, hosts.len())),
+        ManagerReply::Copies { notes, hosts, .. } => Ok((notes, hosts)),
         _ => bail!("the manager gave an answer of the wrong kind"),
     }
 }

@@ -2,6 +2,7 @@
 
 mod add;
 mod change;
+mod lost;
 mod works;
 
 pub use change::drain;
@@ -55,6 +56,7 @@ pub fn run(args: &TargetArgs) -> Result<ExitCode> {
             let addition = add::Addition { place: dir, on: on.as_deref(), pool: pool.as_deref() };
             add::run(&member, &map, &addition, *json)?;
         }
+        TargetAction::Lost { id, accept_loss, json } => lost::run(&member, &map, *id, *accept_loss, *json)?,
         other => change::run(&member, other)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -42,6 +42,10 @@ impl Disk {
         Disk { image: image.to_owned(), point, watch: None }
     }
 
+    pub fn is_at(&self, point: &Path) -> bool {
+        self.point == point
+    }
+
     /// Has it hang for as long as what it returns lives.
     #[track_caller]
     pub fn hang(&mut self) -> Hung<'_> {

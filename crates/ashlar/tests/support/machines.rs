@@ -237,10 +237,19 @@ impl Machines {
     /// The power is back: all servers start at the same time. One that is refused is started again, as an init system does. Tells how long it took.
     #[track_caller]
     pub fn power_on(&mut self) -> Duration {
-        self.disks.iter_mut().for_each(Disk::repair);
+        self.power_on_but(&[])
+    }
+
+    /// As [`Machines::power_on`], of those that do not run yet, but for those that are `away`.
+    #[track_caller]
+    pub fn power_on_but(&mut self, away: &[&str]) -> Duration {
+        let all = self.managers.iter_mut().chain(&mut self.servers);
+        let mut all: Vec<&mut Process> =
+            all.filter(|one| one.role.is_none() && !away.contains(&one.name.as_str())).collect();
+        let is_meant = |disk: &&mut Disk| all.iter().any(|one| disk.is_at(&self.dir.path().join(&one.name)));
+        self.disks.iter_mut().filter(is_meant).for_each(Disk::repair);
         let begun = Instant::now();
         let dir = self.dir.path().to_owned();
-        let mut all: Vec<&mut Process> = self.managers.iter_mut().chain(&mut self.servers).collect();
         for process in &mut all {
             process.role = Some(spawn(&dir, &process.name, &mut process.command()));
         }

@@ -42,6 +42,17 @@ impl Replica {
         encode(&heard)
     }
 
+    /// The operator says that `lost` never comes back: if this copy lacks something, and waits for nobody else, it goes on with what it has. Asked for again after a start of the process.
+    pub fn go_on_without(&self, lost: NodeId) {
+        let now = self.config.env.clock.monotonic();
+        let mut core = self.core.lock();
+        let member = core.machine.member_mut();
+        if member.waits_for(now).any(|waited_for| waited_for == lost) {
+            member.give_up(lost);
+            tracing::warn!(%lost, "the operator says that a machine never comes back: a copy of metadata goes on with what is here");
+        }
+    }
+
     fn hear_beacon(&self, from: NodeId, epoch: ashlar_types::Epoch, sent_at: Duration) -> Heard {
         let now = self.config.env.clock.monotonic();
         let mut core = self.core.lock();

@@ -4,7 +4,7 @@ use super::store::Kept;
 use super::{Core, Replica};
 use ashlar_kv::KvError;
 use ashlar_replication::log::{Command, Sequence};
-use ashlar_replication::membership::{self, Change};
+use ashlar_replication::membership::{self, Change, Member};
 use ashlar_types::NodeId;
 use ashlar_types::membership::Membership;
 use std::sync::{Arc, Weak};
@@ -16,6 +16,8 @@ const STALL_MAX: Duration = Duration::from_secs(10);
 const LATE_MIN: Duration = Duration::from_secs(1);
 /// Time between looks at the clock.
 const TICK: Duration = Duration::from_millis(50);
+/// For how long others are waited for before that is said: they may be just starting.
+const WAIT_SAID_AFTER: Duration = Duration::from_secs(30);
 /// Turns of the clock between looks at what the log has.
 const FLOOR_EVERY: u32 = 20;
 /// Time between looks whether the thread is to end.
@@ -145,6 +147,7 @@ impl Replica {
     /// Lets time pass.
     pub(super) fn tick_on(weak: &Weak<Replica>) {
         let (mut turn, mut looked): (u32, Option<Duration>) = (0, None);
+        let mut waits = Waits::default();
         while let Some(replica) = weak.upgrade() {
             turn = turn.wrapping_add(1);
             if turn.is_multiple_of(FLOOR_EVERY) {
@@ -163,6 +166,7 @@ impl Replica {
             if core.broken.is_none() {
                 let mut out = Vec::new();
                 core.machine.member_mut().tick(now, &mut out);
+                waits.look(core.machine.member(), now);
                 // Who was held up himself has heard nobody for so long, and nobody is to blame.
                 let late = looked.map_or(Duration::ZERO, |looked| now.saturating_sub(looked + LATE_MIN));
                 looked = Some(now);
@@ -211,6 +215,30 @@ impl Replica {
             if let Some((expected, change)) = proposal {
                 replica.config.agreement.propose(expected, change);
             }
+        }
+    }
+}
+
+/// Since when the others are waited for, after a power cut, and whether that was said.
+#[derive(Default)]
+struct Waits(Option<(Duration, bool)>);
+
+impl Waits {
+    /// Says it, once.
+    fn look(&mut self, member: &Member<NodeId>, now: Duration) {
+        if member.waits_for(now).next().is_none() {
+            self.0 = None;
+            return;
+        }
+        let (since, is_said) = self.0.get_or_insert((now, false));
+        if now - *since < WAIT_SAID_AFTER || std::mem::replace(is_said, true) {
+            return;
+        }
+        for lost in member.waits_for(now) {
+            tracing::warn!(
+                waits_for = %lost,
+                "since a power cut a copy of metadata waits for a machine that may have what is lost here: start it, or `ashlar copies lost` if it never comes back"
+            );
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Answer, Asking, ChainModel, NOW, State, Task};
 use ashlar_replication::chain::Command;
+use ashlar_replication::membership;
 use ashlar_types::NodeId;
 use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
@@ -62,7 +63,25 @@ impl ChainModel {
         if let Some(machine) = machine.filter(|machine| !machine.member().is_active()) {
             machine.member_mut().tick(NOW + Duration::from_secs(round.into()), &mut out);
         }
+        self.ask_who_is_there(state, id, &out);
         self.run(state, id, out);
+    }
+
+    /// Whoever takes no part asks the others for nothing else.
+    fn ask_who_is_there(&self, state: &mut State, id: NodeId, asked: &[Command<NodeId>]) {
+        for command in asked {
+            let Command::Member(membership::Command::Beacon { to, epoch, sent_at }) = *command else {
+                continue;
+            };
+            let mut granted: Vec<Command<NodeId>> = Vec::new();
+            if let Some(other) = &mut state.replicas[to.0 as usize].machine {
+                other.member_mut().beacon(id, epoch, sent_at, NOW, &mut granted);
+            }
+            let machine = state.replicas[id.0 as usize].machine.as_mut();
+            if let Some(machine) = machine.filter(|_| !granted.is_empty()) {
+                machine.member_mut().granted(to, epoch, sent_at, &mut Vec::<Command<NodeId>>::new());
+            }
+        }
     }
 
     /// Everything that `id` does by itself.

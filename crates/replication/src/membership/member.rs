@@ -76,6 +76,9 @@ pub struct Stored<R> {
 /// Commands of a member that stands alone; machines that contain one have commands of their own.
 pub type Commands<R> = Vec<Command<R>>;
 
+/// In a beacon in place of an epoch: no lease is asked for, but whether anybody is there who has something. Whoever does not know it grants nothing.
+const IS_ANYBODY_THERE: Epoch = Epoch(0);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Standing {
     Restarted,
@@ -96,6 +99,8 @@ struct Peer<R> {
     is_refused: bool,
     /// It has asked for a lease since: it is alive, and a new epoch will do.
     has_returned: bool,
+    /// When one that does not take part asked, and heard that it runs, and its disk has something.
+    heard_at: Option<Duration>,
 }
 
 /// See the module.
@@ -115,6 +120,8 @@ pub struct Member<R> {
     /// Its disk does not work.
     is_out: bool,
     content: Content,
+    /// Those that never come back, as the operator says.
+    given_up: Replicas<R>,
     next_beacon_at: Duration,
 }
 
@@ -162,6 +169,7 @@ impl<R: ReplicaId> Member<R> {
             is_leaving: false,
             is_out: false,
             content: if has_forgotten { content } else { Content::Whole },
+            given_up: SmallVec::new(),
             next_beacon_at: now,
         };
         member.enter_epoch(now);
@@ -214,7 +222,7 @@ impl<R: ReplicaId> Member<R> {
         }
         self.next_beacon_at = now + self.terms.heartbeat;
         if is_restarted {
-            self.ask_to_take_part(out);
+            self.ask_to_take_part(now, out);
             return;
         }
         for i in 0..self.peers.len() {
@@ -245,6 +253,12 @@ impl<R: ReplicaId> Member<R> {
         now: Duration,
         out: &mut Vec<C>,
     ) {
+        if epoch == IS_ANYBODY_THERE {
+            if self.has_something() {
+                out.push(Command::Grant { to: from, epoch, sent_at }.into());
+            }
+            return;
+        }
         if !self.admits(epoch, out) {
             return;
         }
@@ -265,6 +279,12 @@ impl<R: ReplicaId> Member<R> {
         sent_at: Duration,
         out: &mut Vec<C>,
     ) {
+        // It has asked for nothing but that.
+        if self.standing == Standing::Restarted {
+            let heard = self.peers.iter_mut().filter(|peer| peer.id == from);
+            heard.for_each(|peer| peer.heard_at = peer.heard_at.max(Some(sent_at)));
+            return;
+        }
         if !self.admits(epoch, out) {
             return;
         }
@@ -316,6 +336,29 @@ impl<R: ReplicaId> Member<R> {
     /// Its disk does not work, or does again. While it does not it has nobody removed: whoever would be left has less than those who are gone.
     pub fn set_out(&mut self, is_out: bool) {
         self.is_out = is_out;
+    }
+
+    /// The operator says that `replica` never comes back: one that lacks something, and hears nobody else, goes on with what it has. Kept until the process ends.
+    pub fn give_up(&mut self, replica: R) {
+        if !self.given_up.contains(&replica) {
+            self.given_up.push(replica);
+        }
+    }
+
+    /// Whom it waits for before it takes part: it lacks something that each of these may have, and hears none of them.
+    pub fn waits_for(&self, now: Duration) -> impl Iterator<Item = R> + '_ {
+        let is_short = self.standing == Standing::Restarted
+            && self.content == Content::Short
+            && self.membership.is_in_sync(self.id);
+        let others = self.peers.iter().filter(|peer| self.membership.is_in_sync(peer.id));
+        let is_there = |peer: &Peer<R>| peer.heard_at.is_some_and(|at| now < at + self.terms.grace);
+        let is_heard = others.clone().any(is_there);
+        others.filter(move |_| is_short && !is_heard).map(|peer| peer.id)
+    }
+
+    /// Whether somebody who lacks something may leave in favour of this one.
+    fn has_something(&self) -> bool {
+        self.membership.is_member(self.id) && self.content != Content::Missing && !self.is_out
     }
 
     /// Goes by itself: it stops answering at once, so nobody has to wait for its leases.
@@ -407,21 +450,44 @@ impl<R: ReplicaId> Member<R> {
                 answered_at: now,
                 is_refused: false,
                 has_returned: false,
+                heard_at: None,
             }));
         }
     }
 
     /// Asks for an epoch in which it takes part again.
-    fn ask_to_take_part<C: From<Command<R>>>(&self, out: &mut Vec<C>) {
+    fn ask_to_take_part<C: From<Command<R>>>(&self, now: Duration, out: &mut Vec<C>) {
         let is_in_sync = self.membership.is_in_sync(self.id);
         match self.content {
+            Content::Short if is_in_sync && self.membership.in_sync.len() > 1 => {
+                self.leave_to_others(now, out);
+            }
             // Others have what it has not.
-            Content::Short | Content::Missing if is_in_sync && self.membership.in_sync.len() > 1 => {
+            Content::Missing if is_in_sync && self.membership.in_sync.len() > 1 => {
                 self.propose(Change::Remove(self.id), out);
             }
             // The only copy is gone. Whether to go on without is not for a machine to decide.
             Content::Missing if is_in_sync => {}
             _ => self.propose(Change::Renew, out),
+        }
+    }
+
+    /// Others in sync have what it lacks, if one of them comes back. Otherwise what it has is all there is, so it stays until one is heard.
+    fn leave_to_others<C: From<Command<R>>>(&self, now: Duration, out: &mut Vec<C>) {
+        let others = self.peers.iter().filter(|peer| self.membership.is_in_sync(peer.id));
+        for peer in others {
+            out.push(Command::Beacon { to: peer.id, epoch: IS_ANYBODY_THERE, sent_at: now }.into());
+        }
+        let mut waits_for = self.waits_for(now).peekable();
+        if waits_for.peek().is_none() {
+            return self.propose(Change::Remove(self.id), out);
+        }
+        for id in waits_for.filter(|id| self.given_up.contains(id)) {
+            // What it granted before it stopped is over by then.
+            let is_over = |peer: &Peer<R>| peer.id == id && now >= peer.answered_at + self.terms.grace;
+            if self.peers.iter().any(is_over) {
+                self.propose(Change::Remove(id), out);
+            }
         }
     }
 

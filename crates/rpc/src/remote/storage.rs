@@ -343,6 +343,7 @@ fn waits_for_disk(request: &StorageRequest) -> bool {
         StorageRequest::Moves { .. }
             | StorageRequest::MoveRate { .. }
             | StorageRequest::CopyBeacon { .. }
+            | StorageRequest::GoOnWithout { .. }
             | StorageRequest::Space { .. }
     )
 }

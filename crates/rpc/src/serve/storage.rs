@@ -193,7 +193,7 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
         | StorageRequest::TakeLossMark { .. }
         | StorageRequest::CopyDigests { .. } => role == Role::Storage,
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => role.is_of_management(),
-        StorageRequest::Scrub { .. } => role == Role::Admin,
+        StorageRequest::Scrub { .. } | StorageRequest::GoOnWithout { .. } => role == Role::Admin,
         StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
         | StorageRequest::Files { .. }
@@ -222,6 +222,7 @@ fn is_change(request: &StorageRequest) -> bool {
         | StorageRequest::Moves { .. }
         | StorageRequest::MoveRate { .. }
         | StorageRequest::CopyBeacon { .. }
+        | StorageRequest::GoOnWithout { .. }
         | StorageRequest::CopyCompare { .. }
         | StorageRequest::CopyBlocks { .. }
         | StorageRequest::CopyAgain { .. }
@@ -284,6 +285,7 @@ impl Endpoint for StorageEndpoint {
             StorageRequest::Moves { .. }
                 | StorageRequest::MoveRate { .. }
                 | StorageRequest::CopyBeacon { .. }
+                | StorageRequest::GoOnWithout { .. }
         );
         let job = Job { peer: *peer, under, request, frame, replier };
         if is_of_disk {

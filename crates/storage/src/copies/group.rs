@@ -46,6 +46,10 @@ pub(super) struct Group {
     /// Chunks and bytes that were sent whole since it was compared last.
     pub sent: (AtomicU64, AtomicU64),
     pub damaged: Damaged,
+    /// How often the target behind was told the mark of the chain.
+    pub marks_told: AtomicU64,
+    /// At which epoch it came from in front the last time, and the turn of that there. Held until it is taken: an earlier one may come later.
+    pub mark_taken: Mutex<(Epoch, u64)>,
 }
 
 /// What happens to a group is under this lock, and nobody waits for another target while he holds it.
@@ -96,6 +100,8 @@ impl Group {
             files: locks(FILE_LOCKS),
             sent: Default::default(),
             damaged: Damaged::default(),
+            marks_told: AtomicU64::new(0),
+            mark_taken: Mutex::default(),
         }
     }
 

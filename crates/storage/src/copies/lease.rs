@@ -19,6 +19,28 @@ const GRANT_MAX: Duration = Duration::from_millis(300);
 /// What two targets have between them.
 type Chains = Vec<(ChainId, Epoch)>;
 
+/// For how long others are waited for before that is said: they may be just starting.
+const WAIT_SAID_AFTER: Duration = Duration::from_secs(30);
+
+/// Says, once, for whom chains of `at` wait since a power cut.
+fn say_who_is_waited_for(at: &AtTarget, waited_for: &BTreeMap<TargetId, usize>, now: Duration) {
+    let mut waits = at.waits.lock();
+    if waited_for.is_empty() {
+        *waits = None;
+        return;
+    }
+    let (since, is_said) = waits.get_or_insert((now, false));
+    if now - *since < WAIT_SAID_AFTER || std::mem::replace(is_said, true) {
+        return;
+    }
+    for (lost, chains) in waited_for {
+        tracing::warn!(
+            target = %at.id, waits_for = %lost, chains,
+            "since a power cut chains wait for a target that may have what is lost here: start its server, or `ashlar target lost` if it never comes back"
+        );
+    }
+}
+
 impl Copies {
     /// Has time pass for all groups of a target: they ask for leases, and managers for changes.
     pub(super) fn pass_time(self: &Arc<Self>, at: &Arc<AtTarget>) {
@@ -26,9 +48,12 @@ impl Copies {
         let is_out = self.is_out(at);
         let mut asked: BTreeMap<TargetId, Chains> = BTreeMap::new();
         let mut proposals: Vec<ChainChange> = Vec::new();
+        let mut waited_for: BTreeMap<TargetId, usize> = BTreeMap::new();
         for group in at.groups() {
             let mut state = group.state.lock();
             let mut out = Vec::new();
+            let waits = state.replica.member().waits_for(now);
+            waits.for_each(|target| *waited_for.entry(target).or_default() += 1);
             state.replica.member_mut().set_out(is_out);
             state.replica.member_mut().tick(now, &mut out);
             if let Err(error) = group.carry_out(&mut state, out) {
@@ -43,6 +68,7 @@ impl Copies {
             self.ask_for_leases(at, to, chains);
         }
         self.propose(at, proposals);
+        say_who_is_waited_for(at, &waited_for, now);
     }
 
     /// Asks `to` for leases, by a thread of its own: it may not answer.

@@ -45,7 +45,15 @@ impl Copies {
             StorageRequest::TakeLossMark { chain, mark, .. } => {
                 let group = group(*chain)?;
                 drop(self.require_in_front_now(&group, under)?);
-                at.store.take_loss_mark(*chain, Some(*mark)).map_err(|error| answer(at.id, &error))?;
+                {
+                    let mut taken = group.mark_taken.lock();
+                    // One of an earlier version has no turns.
+                    if under.turn > 0 && *taken > (under.epoch, under.turn) {
+                        return Ok(StorageReply::Done);
+                    }
+                    *taken = (under.epoch, under.turn);
+                    at.store.take_loss_mark(*chain, Some(*mark)).map_err(|error| answer(at.id, &error))?;
+                }
                 self.pass_loss_mark_on(&at, &group, under)?;
                 Ok(StorageReply::Done)
             }

@@ -159,7 +159,9 @@ impl Copies {
     /// # Errors
     /// When that is to be tried again.
     fn tell_loss_mark(&self, group: &Group, behind: &Behind<'_>) -> Result<(), Errno> {
-        let (target, chain) = (behind.to, group.chain);
+        let (target, chain, mut behind) = (behind.to, group.chain, *behind);
+        // ORDER: before the mark is read. Whoever tells a newer one has a later turn.
+        behind.under.turn = group.marks_told.fetch_add(1, SeqCst) + 1;
         let request = StorageRequest::TakeLossMark { target, chain, mark: group.store.loss_mark(chain) };
         match behind.ask(&request) {
             Ok(_) => Ok(()),

@@ -326,6 +326,13 @@ pub enum StorageRequest {
         /// The mark.
         mark: LossMark,
     },
+    /// The operator says that another target never comes back: where this one lacks something of a chain, and waits for nobody but that one, it goes on with what it has.
+    GoOnWithout {
+        /// The target that is told.
+        target: TargetId,
+        /// The other one.
+        lost: TargetId,
+    },
 }
 
 /// The target of a request, by reference to whatever the request is a reference to.
@@ -360,6 +367,7 @@ macro_rules! target_of {
             | StorageRequest::CopyLost { target, .. }
             | StorageRequest::CopyDigests { target, .. }
             | StorageRequest::TakeLossMark { target, .. }
+            | StorageRequest::GoOnWithout { target, .. }
             | StorageRequest::Confirm { target, .. } => target,
         }
     };

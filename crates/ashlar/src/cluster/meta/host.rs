@@ -113,6 +113,12 @@ impl HearsCopies for Hearing {
         let Some(Kept::Running(copy)) = self.0.read().get(&server).cloned() else { return None };
         Some(copy.replica().hear(from, head, payload))
     }
+
+    fn go_on_without(&self, server: NodeId, lost: NodeId) -> Option<()> {
+        let Some(Kept::Running(copy)) = self.0.read().get(&server).cloned() else { return None };
+        copy.replica().go_on_without(lost);
+        Some(())
+    }
 }
 
 impl Host {

@@ -21,7 +21,10 @@ use std::collections::BTreeMap;
 pub fn run(member: &Member, action: &TargetAction) -> Result<()> {
     let map = member.map().read().clone();
     match action {
-        TargetAction::List { .. } | TargetAction::Show { .. } | TargetAction::Add { .. } => {
+        TargetAction::List { .. }
+        | TargetAction::Show { .. }
+        | TargetAction::Add { .. }
+        | TargetAction::Lost { .. } => {
             bail!("that changes no target that is there")
         }
         TargetAction::Drain { ids, json } => drain(member, &map, ids, true, *json)?,

@@ -4,12 +4,12 @@ use super::ledger::{CELLS, ChunkPlace};
 use super::{BLOCK, CHUNK_BYTES, Life, NODES, Site, node, target_of};
 use ashlar_chunkstore::Finding;
 use ashlar_env::sim::FaultOp;
-use ashlar_replication::membership::Proposer;
+use ashlar_replication::membership::{Content, Proposer, Stored};
 use ashlar_rpc::{Payload, StorageCalls};
-use ashlar_types::TargetId;
 use ashlar_types::map::Chain;
-use ashlar_types::membership::{Change, Membership};
+use ashlar_types::membership::Change;
 use ashlar_types::message::{ChainChange, StorageReply, StorageRequest};
+use ashlar_types::{ChainId, Epoch, TargetId, codec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -18,9 +18,24 @@ use std::time::Duration;
 const SLOTS: u64 = 30;
 const FLIPS_MAX: u64 = 3;
 
-/// Whether a target has all that it had of a group at its epoch: its power was not cut since.
-fn is_whole(site: &Site, group: &Membership<TargetId>, target: TargetId) -> bool {
-    site.cut_at.lock()[target.0 as usize] < group.epoch.0
+/// Whether a target has all that it had of a chain at its epoch: its power was not cut since, and what it had lost then has been found out.
+fn is_whole(site: &Site, chain: &Chain, target: TargetId) -> bool {
+    let at = target.0 as usize;
+    site.cut_at.lock()[at] < chain.group().unwrap().epoch.0 && !is_short(site, at, chain.id)
+}
+
+/// Whether a node has noted that it lacks something of a chain. Others may have made the epoch newer without having heard of it.
+fn is_short(site: &Site, at: usize, chain: ChainId) -> bool {
+    let Some(life) = site.life(at) else { return false };
+    let notes = life.store.copy_notes().unwrap_or_default();
+    notes.iter().any(|(of, note)| *of == chain && content_noted(note) == Content::Short)
+}
+
+/// As a target notes it (`docs/formats/target.md`, table `k`).
+fn content_noted(note: &[u8]) -> Content {
+    let (Stored { content, .. }, _in_sync_at) =
+        codec::decode::<(Stored<TargetId>, Option<Epoch>)>(note, "note about a copy").unwrap();
+    content
 }
 
 /// Whether a power cut of `at` may take nothing that is promised: of each chain somebody else is in sync who has all.
@@ -29,7 +44,7 @@ fn may_cut_power(site: &Site, at: usize) -> bool {
         let group = chain.group().unwrap();
         let mut others = group.in_sync.iter().filter(|target| **target != target_of(at));
         let has_others = others.clone().next().is_some();
-        !group.is_in_sync(target_of(at)) || (has_others && others.all(|other| is_whole(site, &group, *other)))
+        !group.is_in_sync(target_of(at)) || (has_others && others.all(|other| is_whole(site, chain, *other)))
     })
 }
 
@@ -78,8 +93,9 @@ pub(super) fn note_lost(site: &Site) {
     let map = site.map();
     for at in 0..NODES {
         for chunk in findings(site, at).unwrap_or_default().iter().filter_map(chunk_found) {
-            let group = map.chains[chunk.0 as usize].group().unwrap();
-            let is_other = |target: &TargetId| *target != target_of(at) && is_whole(site, &group, *target);
+            let chain = &map.chains[chunk.0 as usize];
+            let group = chain.group().unwrap();
+            let is_other = |target: &TargetId| *target != target_of(at) && is_whole(site, chain, *target);
             if !group.in_sync.iter().any(is_other) {
                 site.scheduler.note(&|| format!("{chunk:?} may be lost"));
                 site.ledger.lock().lose(chunk);
@@ -192,7 +208,12 @@ fn flips(site: &Site, at: usize) -> bool {
     site.is_rotten.store(true, SeqCst);
     let found = findings(site, at);
     site.scheduler.note(&|| format!("bit {bit} of the disk of node {at} flips: {found:?}"));
-    found.is_some_and(|found| !found.is_empty())
+    let is_found = found.is_some_and(|found| !found.is_empty());
+    if !is_found {
+        // What is written there later, and torn by a power cut, would show it.
+        site.nodes[at].disk.flip_bit("slabs/65536/0.slab", bit).unwrap();
+    }
+    is_found
 }
 
 /// Has a node look at all that it has.

@@ -13,6 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+/// In which somebody who was not heard while something failed has been removed.
+const REMOVED_WITHIN: Duration = Duration::from_secs(12);
+
 fn standing(site: &Site, at: usize) -> Option<Standing> {
     let replica = site.nodes[at].life.lock().replica.lock().clone();
     replica.map(|replica| replica.standing())
@@ -50,8 +53,11 @@ pub(super) fn heal(site: &Arc<Site>) -> Result<(), String> {
             && standings.iter().all(|standing| standing.is_active && standing.epoch == membership.epoch)
             && standings.iter().any(|standing| standing.is_serving)
     };
-    while !is_whole() && !site.is_failed() {
+    let mut whole_since = None;
+    // One that somebody could not hear before may be removed a while after that.
+    while whole_since.is_none_or(|since| site.now() - since < REMOVED_WITHIN) && !site.is_failed() {
         site.step_until(site.now() + Duration::from_millis(500))?;
+        whole_since = whole_since.or(Some(site.now())).filter(|_| is_whole());
         let told = || {
             let copies: Vec<_> = (0..NODES).map(|at| describe(site, at)).collect();
             format!("the copies are not whole again: {:?} {copies:?}", site.map.lock())
