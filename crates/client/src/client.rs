@@ -278,7 +278,7 @@ impl Client {
         let report = |file: Arc<crate::file::File>| {
             file.state.lock().is_unpromised = false;
             match self.report(&file, false) {
-                Err(Errno::ESTALE) => is_gone = true,
+                Err(Errno::ESTALE) => is_gone |= file.state.lock().is_written(),
                 other => return other,
             }
             Ok(())

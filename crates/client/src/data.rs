@@ -322,7 +322,7 @@ impl Client {
     /// one report of a file is under way at a time, and writes go on meanwhile.
     ///
     /// # Errors
-    /// What `CommitWrite` answers; then what was to be reported is kept for the next try, but for a file that is gone (`ESTALE`): the next fsync of it tells that.
+    /// What `CommitWrite` answers; then what was to be reported is kept for the next try.
     pub(crate) fn report(&self, file: &File, done: bool) -> Result<(), Errno> {
         let (session, size, generation, taken, gives_back, _reporting) = {
             let mut state = file.state.lock();
@@ -368,13 +368,6 @@ impl Client {
                 let mut state = file.state.lock();
                 if state.reporting != Some((size, taken)) {
                     // The file was emptied meanwhile; there is nothing left to report.
-                    return Err(errno);
-                }
-                if errno == Errno::ESTALE {
-                    // Open, and gone with what its server has lost, or with a session that has ended: nobody will ever take it.
-                    if size > 0 || taken.mtime.is_some() {
-                        state.note_loss();
-                    }
                     return Err(errno);
                 }
                 // As what was not taken by a report: metadata has asked the targets.

@@ -79,10 +79,22 @@ fn whom_the_operator_has_given_up_is_removed_once_leases_are_over() {
     assert_eq!(run((&mut short, &mut []), Duration::ZERO, TERMS.grace), [], "it may have a lease");
     let proposed = run((&mut short, &mut []), TERMS.grace, 2 * TERMS.grace);
     assert_eq!(proposed, [Change::Remove(THIRD)], "and not one that may come back");
-    // One that is heard is not lost.
+    // It is not left to if it answers once more after all, but to another one.
     let mut others = [started(THIRD, &[FIRST, SECOND, THIRD], Content::Short)];
     let proposed = run((&mut short, &mut others), 2 * TERMS.grace, 3 * TERMS.grace);
-    assert_eq!(proposed, [Change::Remove(THIRD), Change::Remove(FIRST)], "asked for before it was heard");
+    assert_eq!(proposed, [Change::Remove(THIRD)]);
+    let mut others = [started(SECOND, &[FIRST, SECOND, THIRD], Content::Short)];
+    let proposed = run((&mut short, &mut others), 3 * TERMS.grace, 4 * TERMS.grace);
+    assert_eq!(proposed, [Change::Remove(THIRD), Change::Remove(FIRST)], "before it was heard");
+    short.set_out(true);
+    assert_eq!(run((&mut short, &mut []), 5 * TERMS.grace, 6 * TERMS.grace), [], "its disk does not work");
+    short.set_out(false);
+    // It was said of that epoch.
+    short.learn(&Membership::new(Epoch(6), [FIRST, SECOND, THIRD]), Duration::ZERO, &mut Commands::new());
+    short.stored(Epoch(6));
+    let mut out = Commands::new();
+    short.tick(7 * TERMS.grace, &mut out);
+    assert!(!out.iter().any(|command| matches!(command, Command::Propose { .. })), "{out:?}");
 
     // The last one goes on with what it has.
     let mut short = started(FIRST, &[FIRST, SECOND], Content::Short);

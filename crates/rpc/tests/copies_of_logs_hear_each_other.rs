@@ -104,7 +104,7 @@ fn nobody_but_metadata_servers_reaches_them_and_administrators_say_one_thing() {
     let admin = |head: &[u8]| send(caller(authority.issue(7, &[Role::Admin]), Role::Admin), head);
     let without = |server: NodeId, lost: NodeId| [server.0.to_le_bytes(), lost.0.to_le_bytes()].concat();
     assert_eq!(admin(&without(HERE, LOST)).unwrap(), b"");
-    assert!(admin(&without(NodeId(41), LOST)).unwrap_err().contains("no copy"));
+    assert!(admin(&without(NodeId(41), LOST)).unwrap_err().contains("no copy of that metadata server works"));
     for head in [&head[..], b"", &without(HERE, LOST)[..7], &[&without(HERE, LOST)[..], b"x"].concat()] {
         let text = admin(head).unwrap_err();
         assert!(text.contains("nothing an administrator says"), "{text}");

@@ -184,10 +184,7 @@ pub(crate) fn carry_out(
             let rate = service.moves.as_ref().map(|moves| moves.bytes_per_s(*target));
             Ok(StorageReply::MoveRate(rate.unwrap_or_default()))
         }
-        (StorageRequest::GoOnWithout { target, lost }, _) => {
-            service.moves.iter().for_each(|moves| moves.go_on_without(*target, *lost));
-            Ok(StorageReply::Done)
-        }
+        (StorageRequest::GoOnWithout { target, lost }, _) => go_on_without(service, store, (*target, *lost)),
         (StorageRequest::Space { .. }, _) => space(service, store),
         (
             StorageRequest::MoveBegin { .. }
@@ -229,6 +226,20 @@ fn space(service: &StorageService, store: &ChunkStore) -> Result<StorageReply, C
     }
     let space = service.share_of(store.space()?);
     Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
+}
+
+fn go_on_without(
+    service: &StorageService,
+    store: &ChunkStore,
+    (target, lost): (TargetId, TargetId),
+) -> Result<StorageReply, ChunkError> {
+    if let Some(what) = store.stopped() {
+        return Err(ChunkError::Stopped { what });
+    }
+    match &service.moves {
+        Some(moves) if moves.go_on_without(target, lost) => Ok(StorageReply::Done),
+        _ => Err(ChunkError::Busy { what: "the disk does not answer just now".to_owned() }),
+    }
 }
 
 fn chunk_of(finding: &Finding) -> Option<ChunkId> {

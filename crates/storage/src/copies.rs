@@ -61,6 +61,8 @@ const BEACON_MAX: Duration = Duration::from_secs(1);
 const SYNC_MAX: Duration = Duration::from_secs(60);
 /// When the thread of a target ends that nobody has do anything.
 const TURNS_END_AFTER: Duration = Duration::from_secs(2);
+/// For how long a group may be busy that is told something.
+const TOLD_MAX: Duration = Duration::from_millis(10);
 /// Time between two looks whether something is over.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -578,13 +580,17 @@ impl Copies {
         chains.into_iter().map(|chain| at.group(chain).ok_or(Errno::EREMCHG)).collect()
     }
 
-    /// As [`super::Moves::go_on_without`]. Asked for again after a start of the process.
-    pub fn go_on_without(&self, target: TargetId, lost: TargetId) {
-        let Some(at) = self.at(target) else { return };
+    /// As [`super::Moves::go_on_without`].
+    pub fn go_on_without(&self, target: TargetId, lost: TargetId) -> bool {
+        let Some(at) = self.at(target).filter(|at| !self.is_out(at)) else { return false };
         let now = self.outside.env.clock.monotonic();
-        let mut count = 0;
+        let (mut count, mut have_all_heard) = (0, true);
         for group in at.groups() {
-            let mut state = group.state.lock();
+            // Whoever has it for long waits for the disk.
+            let Some(mut state) = group.state.try_lock_for(TOLD_MAX) else {
+                have_all_heard = false;
+                continue;
+            };
             let member = state.replica.member_mut();
             if member.waits_for(now).any(|waited_for| waited_for == lost) {
                 member.give_up(lost);
@@ -594,6 +600,7 @@ impl Copies {
         if count > 0 {
             tracing::warn!(%target, %lost, chains = count, "the operator says that a target never comes back: chains go on with what is here");
         }
+        have_all_heard
     }
 
     /// Chains of a target of which the one behind is being brought up to date: how far that is.

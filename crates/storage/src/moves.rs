@@ -234,9 +234,10 @@ impl Moves {
         self.paces.lock().iter().map(|(target, pace)| (*target, pace.total())).collect()
     }
 
-    /// The operator says that `lost` never comes back: chains in which `target` lacks something, and waits for nobody else, go on with what it has.
-    pub fn go_on_without(&self, target: TargetId, lost: TargetId) {
-        self.copies.go_on_without(target, lost);
+    /// The operator says that `lost` never comes back: chains in which `target` lacks something since a power cut, and hears nobody who may have it, go on without that one. Tells whether
+    /// all of them have heard that. Asked for again after a start of the process, and where another epoch has begun meanwhile.
+    pub fn go_on_without(&self, target: TargetId, lost: TargetId) -> bool {
+        self.copies.go_on_without(target, lost)
     }
 
     /// Damaged blocks that were brought back from other copies since this server was started.

@@ -42,15 +42,20 @@ impl Replica {
         encode(&heard)
     }
 
-    /// The operator says that `lost` never comes back: if this copy lacks something, and waits for nobody else, it goes on with what it has. Asked for again after a start of the process.
-    pub fn go_on_without(&self, lost: NodeId) {
+    /// The operator says that `lost` never comes back: if this copy lacks something since a power cut, and hears nobody who may have it, it has that one removed. Asked for again after a start of the
+    /// process, and where another epoch has begun meanwhile. `None`: its disk does not work, or it is ending.
+    pub fn go_on_without(&self, lost: NodeId) -> Option<()> {
         let now = self.config.env.clock.monotonic();
         let mut core = self.core.lock();
+        if core.broken.is_some() || core.is_stopping {
+            return None;
+        }
         let member = core.machine.member_mut();
         if member.waits_for(now).any(|waited_for| waited_for == lost) {
             member.give_up(lost);
             tracing::warn!(%lost, "the operator says that a machine never comes back: a copy of metadata goes on with what is here");
         }
+        Some(())
     }
 
     fn hear_beacon(&self, from: NodeId, epoch: ashlar_types::Epoch, sent_at: Duration) -> Heard {

@@ -78,6 +78,8 @@ pub type Commands<R> = Vec<Command<R>>;
 
 /// In a beacon in place of an epoch: no lease is asked for, but whether anybody is there who has something. Whoever does not know it grants nothing.
 const IS_ANYBODY_THERE: Epoch = Epoch(0);
+/// For so many heartbeats an answer to that counts.
+const HEARD_BEATS: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Standing {
@@ -120,7 +122,7 @@ pub struct Member<R> {
     /// Its disk does not work.
     is_out: bool,
     content: Content,
-    /// Those that never come back, as the operator says.
+    /// Those that never come back, as the operator has said at this epoch.
     given_up: Replicas<R>,
     next_beacon_at: Duration,
 }
@@ -338,7 +340,7 @@ impl<R: ReplicaId> Member<R> {
         self.is_out = is_out;
     }
 
-    /// The operator says that `replica` never comes back: one that lacks something, and hears nobody else, goes on with what it has. Kept until the process ends.
+    /// The operator says, at this epoch, that `replica` never comes back: one that lacks something does not wait for it, and has it removed, whoever else it waits for.
     pub fn give_up(&mut self, replica: R) {
         if !self.given_up.contains(&replica) {
             self.given_up.push(replica);
@@ -351,7 +353,10 @@ impl<R: ReplicaId> Member<R> {
             && self.content == Content::Short
             && self.membership.is_in_sync(self.id);
         let others = self.peers.iter().filter(|peer| self.membership.is_in_sync(peer.id));
-        let is_there = |peer: &Peer<R>| peer.heard_at.is_some_and(|at| now < at + self.terms.grace);
+        let is_there = move |peer: &Peer<R>| {
+            let is_heard = peer.heard_at.is_some_and(|at| now < at + HEARD_BEATS * self.terms.heartbeat);
+            is_heard && !self.given_up.contains(&peer.id)
+        };
         let is_heard = others.clone().any(is_there);
         others.filter(move |_| is_short && !is_heard).map(|peer| peer.id)
     }
@@ -442,6 +447,7 @@ impl<R: ReplicaId> Member<R> {
         self.is_leaving = false;
         self.next_beacon_at = now;
         self.peers.clear();
+        self.given_up.clear();
         if self.membership.is_member(self.id) {
             let others = self.membership.members().filter(|id| *id != self.id);
             self.peers.extend(others.map(|id| Peer {
@@ -482,7 +488,8 @@ impl<R: ReplicaId> Member<R> {
         if waits_for.peek().is_none() {
             return self.propose(Change::Remove(self.id), out);
         }
-        for id in waits_for.filter(|id| self.given_up.contains(id)) {
+        // Whoever would be left by one whose disk does not work has less than those who are gone.
+        for id in waits_for.filter(|id| self.given_up.contains(id) && !self.is_out) {
             // What it granted before it stopped is over by then.
             let is_over = |peer: &Peer<R>| peer.id == id && now >= peer.answered_at + self.terms.grace;
             if self.peers.iter().any(is_over) {

@@ -11,8 +11,8 @@ pub trait HearsCopies: Send + Sync {
     /// May wait for a disk, and for nothing longer. `None`: no copy of that metadata server is here.
     fn hear(&self, server: NodeId, from: NodeId, head: &[u8], payload: &[u8]) -> Option<Vec<u8>>;
 
-    /// An administrator says that the machine `lost` never comes back: if the copy of the log of metadata server `server` waits for it, and hears nobody, it goes on with what it has. Does not wait. `None`: no copy
-    /// of that metadata server is here.
+    /// An administrator says that the machine `lost` never comes back: if the copy of the log of metadata server `server` waits for it, and hears nobody, it has it removed. Does not wait. `None`: no copy
+    /// of that metadata server is here that works.
     fn go_on_without(&self, server: NodeId, lost: NodeId) -> Option<()>;
 }
 
@@ -39,7 +39,7 @@ impl CopiesEndpoint {
         };
         match self.copies.go_on_without(server, lost) {
             Some(()) => replier.reply(&[], &[]),
-            None => replier.refuse("no copy of that metadata server is here"),
+            None => replier.refuse("no copy of that metadata server works here"),
         }
     }
 }

@@ -326,7 +326,7 @@ pub enum StorageRequest {
         /// The mark.
         mark: LossMark,
     },
-    /// The operator says that another target never comes back: where this one lacks something of a chain, and waits for nobody but that one, it goes on with what it has.
+    /// The operator says that another target never comes back: where this one lacks something of a chain since a power cut, and hears nobody who may have it, it has that one removed.
     GoOnWithout {
         /// The target that is told.
         target: TargetId,

@@ -116,8 +116,7 @@ impl HearsCopies for Hearing {
 
     fn go_on_without(&self, server: NodeId, lost: NodeId) -> Option<()> {
         let Some(Kept::Running(copy)) = self.0.read().get(&server).cloned() else { return None };
-        copy.replica().go_on_without(lost);
-        Some(())
+        copy.replica().go_on_without(lost)
     }
 }
 

@@ -3,44 +3,45 @@
 //! Whoever has lost its power does not know what it lacks, and waits for another one that may have it. What is there is all there is if that one never comes back: only the
 //! operator knows that. Those who wait are told, and have it removed themselves, once the leases that they may have given it are over.
 
-use super::super::presence;
-use super::find;
+use super::{ask_each, find, spaces};
 use crate::cluster::Member;
+use crate::command::presence;
 use crate::terminal::{say, say_json};
 use anyhow::{Result, bail};
 use ashlar_console::object::node;
-use ashlar_rpc::remote::{Patience, RemoteStorage};
 use ashlar_rpc::{Payload, StorageCalls};
-use ashlar_types::map::{Chain, TargetState};
-use ashlar_types::message::StorageRequest;
-use ashlar_types::{ChainId, ClusterMap, Role, TargetId};
+use ashlar_types::map::{Chain, Target};
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ClusterMap, TargetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// LIMIT: for how long a server is waited for.
-const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// LIMIT: for how long chains are waited for that are to go on.
+/// LIMIT: for how long chains are waited for that are to go on: leases first, and managers that are just starting.
 const GOES_ON_MAX: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(500);
 
-/// Chains of several copies that have one on the target.
+/// What has a place on the target.
 struct Waiting {
-    /// With the others that have all of it, or may.
+    /// Chains of several copies, with the others that have all of it, or may.
     shared: BTreeMap<ChainId, Vec<TargetId>>,
-    /// What is in them is on the target alone.
+    /// Chains whose content is on the target alone.
     alone: Vec<ChainId>,
 }
 
 impl Waiting {
     fn of(map: &ClusterMap, lost: TargetId) -> Waiting {
         let mut waiting = Waiting { shared: BTreeMap::new(), alone: Vec::new() };
-        let groups = map.chains_of_copies().filter_map(|(chain, _)| Some((chain.id, Chain::group(chain)?)));
-        for (chain, group) in groups.filter(|(_, group)| group.is_in_sync(lost)) {
-            let others: Vec<TargetId> = group.in_sync.iter().copied().filter(|id| *id != lost).collect();
-            match others.is_empty() {
-                true => waiting.alone.push(chain),
-                false => drop(waiting.shared.insert(chain, others)),
+        for chain in &map.chains {
+            let members: Vec<TargetId> = match Chain::group(chain) {
+                Some(group) => group.in_sync.to_vec(),
+                None => chain.targets.to_vec(),
+            };
+            let others: Vec<TargetId> = members.iter().copied().filter(|id| *id != lost).collect();
+            match (members.contains(&lost), others.is_empty()) {
+                (true, true) => waiting.alone.push(chain.id),
+                (true, false) => drop(waiting.shared.insert(chain.id, others)),
+                (false, _) => {}
             }
         }
         waiting
@@ -51,63 +52,88 @@ impl Waiting {
     }
 }
 
+/// What came of it.
+struct Outcome {
+    /// Chains that do without it now.
+    gone_on: usize,
+    /// Of those, chains that wait for somebody else who does not serve.
+    waiting: Vec<ChainId>,
+    /// Chains that have it still.
+    left: Vec<ChainId>,
+}
+
 pub fn run(member: &Member, map: &ClusterMap, id: u32, accepts_loss: bool, is_json: bool) -> Result<()> {
     let target = find(map, id)?;
-    let lost = target.id;
-    let is_away = presence::ask(member).seconds(target.node, Role::Storage).is_some();
-    if target.state == TargetState::Online && !is_away {
-        bail!(
-            "{lost} is not lost: {} serves it, or managers that were started moments ago do not know yet that it is away. If its disk is to be replaced, `ashlar target drain {id}` moves what is on it to others",
-            node::name(map, target.node)
-        );
+    let (lost, away) = (target.id, presence::ask(member));
+    if spaces(member, std::slice::from_ref(target), &away).contains_key(&lost) {
+        bail!("{lost} is not lost: {} serves it", node::name(map, target.node));
     }
     let before = Waiting::of(map, lost);
     let (shared, alone) = (before.shared.len(), before.alone.len());
     if !accepts_loss {
         bail!(
-            "{shared} chains have a copy on {lost} and on others. Those of the others that have lost their power too wait for {lost}, because it may have what was written last and not synced. If it never comes back, `ashlar target lost {id} --accept-loss` has them go on with what they have, and what only {lost} had is lost. If it can be brought back, start it instead"
+            "{shared} chains have a copy on {lost} and on others, {alone} are on {lost} alone. Those of the others that have lost their power too wait for {lost}, because it may have what was written last and not synced. If it never comes back, `ashlar target lost {id} --accept-loss` has them go on with what they have, and what only {lost} had is lost. If it can be brought back, start it instead"
         );
     }
-    let left = go_on(member, lost, &before);
+    let others: Vec<Target> = before.others().iter().filter_map(|id| map.target(*id)).cloned().collect();
+    let serving: Vec<Target> = {
+        let serving = spaces(member, &others, &away);
+        others.into_iter().filter(|target| serving.contains_key(&target.id)).collect()
+    };
+    let Outcome { gone_on, waiting, left } = go_on(member, lost, &before, &serving);
     if is_json {
         let named = |chains: &[ChainId]| -> Vec<String> { chains.iter().map(ToString::to_string).collect() };
+        let waits = [&left[..], &waiting].concat();
         say_json(
-            &json!({ "target": id, "chains": shared - left.len(), "waiting": named(&left), "alone": named(&before.alone) }),
+            &json!({ "target": id, "chains": gone_on, "waiting": named(&waits), "alone": named(&before.alone) }),
         )?;
     } else {
-        say(format_args!("{} chains go on without {lost}", shared - left.len()));
+        say(format_args!("{gone_on} chains go on without {lost}"));
+        if !waiting.is_empty() {
+            say(format_args!("{} of them wait for another target that does not serve", waiting.len()));
+        }
         if alone > 0 {
             say(format_args!("{alone} chains have their content on {lost} alone: it is waited for still"));
         }
     }
-    if !left.is_empty() {
+    if let Some(first) = left.first() {
         bail!(
-            "{} chains do not go on yet ({} and others): `ashlar target list` shows which targets are away that have the other copies. Start their servers, and ask again",
-            left.len(),
-            left[0]
+            "{} chains do not go on ({first} and others): `ashlar target list` shows which targets do not serve that have the other copies. Start their servers, and ask again",
+            left.len()
         );
     }
     Ok(())
 }
 
-/// Tells the others, until no chain has the lost one beside them; those that have it all the same.
-fn go_on(member: &Member, lost: TargetId, before: &Waiting) -> Vec<ChainId> {
-    let storage = RemoteStorage::new(member.routes(), Patience::new(ANSWER_MAX)).giving_up();
+/// Tells those of the others that serve, until no chain with one of them has the lost one beside it.
+fn go_on(member: &Member, lost: TargetId, before: &Waiting, serving: &[Target]) -> Outcome {
+    let serves = |id: &TargetId| serving.iter().any(|target| target.id == *id);
     let deadline = Instant::now() + GOES_ON_MAX;
-    let mut left = before.others();
     loop {
-        for target in left {
-            // One that has been started anew since has forgotten it.
-            if let Err(error) = storage.call(&StorageRequest::GoOnWithout { target, lost }, Payload::None) {
-                tracing::debug!(%target, %error, "a target that waits could not be told; trying again");
-            }
-        }
         let map = member.map().read().clone();
         let now = Waiting::of(&map, lost);
-        if now.shared.is_empty() || Instant::now() > deadline {
-            return now.shared.into_keys().collect();
+        let left: Vec<(ChainId, bool)> = before
+            .shared
+            .keys()
+            .filter_map(|chain| Some((*chain, now.shared.get(chain)?.iter().any(serves))))
+            .collect();
+        if !left.iter().any(|(_, is_told)| *is_told) || Instant::now() > deadline {
+            let left: Vec<ChainId> = left.into_iter().map(|(chain, _)| chain).collect();
+            let waits = |chain: &&ChainId| {
+                let group = map.chain(**chain).and_then(Chain::group);
+                group.is_some_and(|group| group.in_sync.len() > 1 && !group.in_sync.iter().all(serves))
+            };
+            let gone_on: Vec<ChainId> =
+                before.shared.keys().copied().filter(|chain| !left.contains(chain)).collect();
+            let waiting = gone_on.iter().filter(waits).copied().collect();
+            return Outcome { gone_on: gone_on.len(), waiting, left };
         }
+        // One that has been started anew since has forgotten it.
+        let told = ask_each(member, serving, |storage, target| {
+            let told = storage.call(&StorageRequest::GoOnWithout { target, lost }, Payload::None);
+            matches!(told, Ok(StorageReply::Done)).then_some(())
+        });
+        tracing::debug!(asked = serving.len(), told = told.len(), "targets were told");
         std::thread::sleep(TURN);
-        left = now.others();
     }
 }
