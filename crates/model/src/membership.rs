@@ -1,12 +1,15 @@
 //! Model of membership and leases: replicas with clocks of their own rates, beacons and grants that are lost, late and repeated,
-//! removals, promotions, departures, crashes, pauses (a replica takes no step while time passes), and readings of old maps.
+//! removals, promotions, departures, crashes, power cuts, pauses (a replica takes no step while time passes), an operator who says that others never come back, rightly or not, and readings
+//! of old maps.
 //!
 //! Properties, in every state: at most one replica may acknowledge; whoever may serve reads is in sync at every later epoch at which
 //! another may; memberships follow each other as [`Store::violation`] says.
 
 use crate::explorer::Model;
 use crate::network::{Network, Request, Store};
-use ashlar_replication::membership::{Change, Command, Commands, LeaseTerms, Member, Proposer, Stored};
+use ashlar_replication::membership::{
+    Change, Command, Commands, Content, LeaseTerms, Member, Proposer, Stored,
+};
 use ashlar_types::membership::Membership;
 use ashlar_types::{Epoch, NodeId};
 use std::time::Duration;
@@ -49,6 +52,8 @@ pub struct MembershipModel {
     pub changes_max: u64,
     /// Crashes, each with the loss of what was not stored.
     pub crashes_max: u8,
+    /// Power cuts, after each of which a replica lacks something that it had reported.
+    pub power_cuts_max: u8,
     /// Whether replicas may leave by themselves.
     pub departures: bool,
     /// What is broken on purpose.
@@ -81,6 +86,9 @@ pub struct State {
     store: Store,
     time: u8,
     crashes: u8,
+    power_cuts: u8,
+    /// The operator has said that somebody never comes back.
+    is_given_up: bool,
 }
 
 /// A step.
@@ -102,8 +110,12 @@ pub enum Action {
     Leave(NodeId),
     /// A replica stops; what was not stored is lost.
     Crash(NodeId),
+    /// A replica stops, and lacks something afterwards.
+    PowerCut(NodeId),
     /// It starts again.
     Restart(NodeId),
+    /// The operator says to one that waits for another that this one never comes back.
+    GiveUp(NodeId, NodeId),
 }
 
 /// One unit of a clock.
@@ -120,6 +132,7 @@ impl MembershipModel {
             rates_vary: false,
             changes_max: 2,
             crashes_max: 1,
+            power_cuts_max: 0,
             departures: false,
             broken: None,
         }
@@ -285,6 +298,8 @@ impl Model for MembershipModel {
                 store: Store::new(first.clone()),
                 time: 0,
                 crashes: 0,
+                power_cuts: 0,
+                is_given_up: false,
             };
             for id in self.ids().take(self.in_sync as usize) {
                 self.learn(&mut state, id, Epoch(1));
@@ -319,6 +334,11 @@ impl Model for MembershipModel {
             if state.crashes < self.crashes_max {
                 out.push(Action::Crash(id));
             }
+            if state.power_cuts < self.power_cuts_max {
+                out.push(Action::PowerCut(id));
+            }
+            let waits_for = member.waits_for(UNIT * u32::from(replica.clock));
+            out.extend(waits_for.map(|other| Action::GiveUp(id, other)));
             if can_change && member.is_primary() {
                 out.extend(member.membership().catching_up.iter().map(|&other| Action::Promote(id, other)));
             }
@@ -346,6 +366,17 @@ impl Model for MembershipModel {
             Action::Crash(id) => {
                 state.replicas[id.0 as usize].member = None;
                 state.crashes += 1;
+            }
+            Action::PowerCut(id) => {
+                let replica = &mut state.replicas[id.0 as usize];
+                replica.member = None;
+                replica.stored.iter_mut().for_each(|stored| stored.content = Content::Short);
+                state.power_cuts += 1;
+            }
+            Action::GiveUp(id, other) => {
+                let member = state.replicas[id.0 as usize].member.as_mut().expect("only of those that run");
+                member.give_up(*other);
+                state.is_given_up = true;
             }
             Action::Restart(id) => self.restart(state, *id),
             Action::Tick(id) | Action::Promote(id, _) | Action::Leave(id) => {
@@ -392,6 +423,9 @@ impl Model for MembershipModel {
         if member.epoch() < state.store.current().epoch {
             reached("may acknowledge and does not know of the newest epoch");
         }
+        if state.is_given_up && member.membership().in_sync.len() == 1 {
+            reached("may acknowledge without one that was given up");
+        }
         if member.membership().in_sync.len() > self.in_sync as usize {
             reached("may acknowledge with a promoted replica");
         }
@@ -411,8 +445,10 @@ impl Model for MembershipModel {
             let is_newer = |other: &Message| {
                 Message { sent_at: message.sent_at, ..*other } == *message && other.sent_at > message.sent_at
             };
-            stored.is_none_or(|stored| message.epoch >= stored.membership.epoch)
-                && !newest.messages().iter().any(is_newer)
+            // Whether anybody is there is asked at no epoch.
+            let is_of_now = message.epoch == Epoch(0)
+                || stored.is_none_or(|stored| message.epoch >= stored.membership.epoch);
+            is_of_now && !newest.messages().iter().any(is_newer)
         });
     }
 }

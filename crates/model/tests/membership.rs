@@ -20,6 +20,18 @@ fn one_of_two_replicas_acknowledges_at_a_time_whatever_clocks_pauses_and_crashes
 }
 
 #[test]
+fn one_that_has_lost_its_power_goes_on_alone_once_nobody_else_may() {
+    let model =
+        MembershipModel { crashes_max: 0, power_cuts_max: 1, time_max: 2, ..MembershipModel::small() };
+    let milestones = [
+        "somebody may acknowledge",
+        "another took over and may acknowledge",
+        "may acknowledge without one that was given up",
+    ];
+    holds(&model, &milestones);
+}
+
+#[test]
 fn a_replica_that_joins_a_single_one_never_answers_beside_it() {
     let model =
         MembershipModel { in_sync: 1, spare: 1, time_max: 2, changes_max: 3, ..MembershipModel::small() };

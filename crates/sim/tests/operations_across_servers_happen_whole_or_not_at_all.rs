@@ -420,6 +420,14 @@ impl Site {
         }
     }
 
+    /// What callers have heard of is noted as ended a moment later.
+    fn end_what_is_decided(&self) {
+        for _ in 0..10 {
+            self.tick();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// A call to where its names are, as a client makes it (`crates/client/src/split.rs`).
     fn call(&self, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         let mut has_forgotten = false;
@@ -951,6 +959,7 @@ fn a_name_is_exchanged_with_one_that_goes_to_a_slice_after_its_directory_was_loo
         assert!(site.interlude.lock().is_none() && site.slices(there).unwrap().is_whole());
         assert_eq!((site.find(here, "f0"), site.find(there, "f3")), (Ok(to), Ok(from)));
     }
+    site.end_what_is_decided();
     site.stop();
     require_sound(&site, 56);
 }
@@ -989,6 +998,7 @@ fn names_are_exchanged_with_those_of_another_server_that_go_to_slices_at_that_mo
     let request = MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
     assert_eq!(site.call(request), Err(Errno::ENOENT));
     site.await_split(there);
+    site.end_what_is_decided();
     site.stop();
     require_sound(&site, 55);
 }

@@ -51,7 +51,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use watch::{AtDisk, HANG_AFTER, SYNC_HANG_AFTER, Watch};
 
 /// For how long the target behind may take for a change, to say what it has, to say that it is there, and to make everything durable.
@@ -61,8 +61,8 @@ const BEACON_MAX: Duration = Duration::from_secs(1);
 const SYNC_MAX: Duration = Duration::from_secs(60);
 /// When the thread of a target ends that nobody has do anything.
 const TURNS_END_AFTER: Duration = Duration::from_secs(2);
-/// For how long a group may be busy that is told something.
-const TOLD_MAX: Duration = Duration::from_millis(10);
+/// For how long groups may be busy, all together, that are told something.
+const TOLD_MAX: Duration = Duration::from_millis(300);
 /// Time between two looks whether something is over.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -80,8 +80,8 @@ struct AtTarget {
     is_asking_again: AtomicBool,
     looked_at: Mutex<Option<Epoch>>,
     watch: Watch,
-    /// Since when chains wait for targets that are not heard, and whether that was said.
-    waits: Mutex<Option<(Duration, bool)>>,
+    /// Since when chains wait for targets that are not heard, and of whom that was said.
+    waits: Mutex<Option<(Duration, BTreeSet<TargetId>)>>,
     turns: Arc<Turns>,
     /// It may lack what it had acknowledged before it was opened, notes included, and not all of its chains have heard of that.
     has_lost: AtomicBool,
@@ -584,10 +584,10 @@ impl Copies {
     pub fn go_on_without(&self, target: TargetId, lost: TargetId) -> bool {
         let Some(at) = self.at(target).filter(|at| !self.is_out(at)) else { return false };
         let now = self.outside.env.clock.monotonic();
-        let (mut count, mut have_all_heard) = (0, true);
+        let (mut count, mut have_all_heard, give_up) = (0, true, Instant::now() + TOLD_MAX);
         for group in at.groups() {
             // Whoever has it for long waits for the disk.
-            let Some(mut state) = group.state.try_lock_for(TOLD_MAX) else {
+            let Some(mut state) = group.state.try_lock_until(give_up) else {
                 have_all_heard = false;
                 continue;
             };

@@ -41,7 +41,7 @@ pub enum CopiesAction {
         /// What was done last, and not synced, may be lost. Without this it is told what would be done.
         #[arg(long)]
         accept_loss: bool,
-        /// Print JSON: an object with `node`, `servers` (metadata servers that go on without it), `waiting` (those that do not yet) and `alone` (those whose metadata is on it alone).
+        /// Print JSON: an object with `node`, `servers` (metadata servers that go on without it), `waiting` (those that do not, or wait for another machine) and `alone` (those whose metadata was on it alone before).
         #[arg(long)]
         json: bool,
     },

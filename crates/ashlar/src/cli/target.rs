@@ -83,7 +83,7 @@ pub enum TargetAction {
         /// What was written last, and not synced, may be lost. Without this it is told what would be done.
         #[arg(long)]
         accept_loss: bool,
-        /// Print JSON: an object with `target`, `chains` (how many go on without it), `waiting` (chains that do not yet) and `alone` (chains whose content is on it alone).
+        /// Print JSON: an object with `target`, `chains` (how many go on without it), `waiting` (chains that do not, or wait for another target) and `alone` (chains whose content was on it alone before).
         #[arg(long)]
         json: bool,
     },

@@ -1,7 +1,7 @@
 //! Copies of logs of metadata servers on other machines, for those on this one.
 
 use crate::net::frame::{PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::net::{Call, Caller, Link, Service, Wanted};
+use crate::net::{Call, Caller, Link, NetError, Service, Wanted};
 use ashlar_types::{Errno, NodeId, Role};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -41,13 +41,39 @@ impl CopyLinks {
         payload: &[u8],
         wait: Duration,
     ) -> Result<Vec<u8>, Errno> {
+        self.call((server, node), head, payload, wait).map_err(|error| {
+            tracing::debug!(%error, %server, %node, "a copy does not answer");
+            Errno::EHOSTDOWN
+        })
+    }
+
+    /// Tells the copy of the log of metadata server `server` on the machine `node`, as an administrator, that the machine `lost` never comes back.
+    ///
+    /// # Errors
+    /// [`NetError::Refused`] where that machine is there, and no such copy of it works; others where it does not answer within `wait`.
+    pub fn go_on_without(
+        &self,
+        (server, node): (NodeId, NodeId),
+        lost: NodeId,
+        wait: Duration,
+    ) -> Result<(), NetError> {
+        self.call((server, node), &lost.0.to_le_bytes(), &[], wait).map(drop)
+    }
+
+    fn call(
+        &self,
+        (server, node): (NodeId, NodeId),
+        head: &[u8],
+        payload: &[u8],
+        wait: Duration,
+    ) -> Result<Vec<u8>, NetError> {
         let deadline = Instant::now() + wait;
-        let link = self.link(node).ok_or(Errno::EHOSTDOWN)?;
+        let link = self.link(node).ok_or(NetError::NoAddress)?;
         let head = [&server.0.to_le_bytes(), head].concat();
         if head.len() > REQUEST_BYTES_MAX || payload.len() > PAYLOAD_BYTES_MAX {
             // Its server would end the connection, with what others have said on it.
             tracing::error!(%server, head = head.len(), payload = payload.len(), "a message to a copy is too long");
-            return Err(Errno::EHOSTDOWN);
+            return Err(NetError::Stuck);
         }
         let call = Call {
             service: Service::Copies,
@@ -58,11 +84,7 @@ impl CopyLinks {
             may_repeat: true,
             is_urgent: true,
         };
-        let answer = link.call(&call, deadline).map_err(|error| {
-            tracing::debug!(%error, %server, %node, "a copy does not answer");
-            Errno::EHOSTDOWN
-        })?;
-        Ok(answer.head().to_vec())
+        Ok(link.call(&call, deadline)?.head().to_vec())
     }
 
     /// The link to `node`, if it is known where that is.

@@ -6,7 +6,7 @@ use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{ChainChange, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, Epoch, TargetId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -22,18 +22,21 @@ type Chains = Vec<(ChainId, Epoch)>;
 /// For how long others are waited for before that is said: they may be just starting.
 const WAIT_SAID_AFTER: Duration = Duration::from_secs(30);
 
-/// Says, once, for whom chains of `at` wait since a power cut.
+/// Says, of each once, for whom chains of `at` wait since a power cut.
 fn say_who_is_waited_for(at: &AtTarget, waited_for: &BTreeMap<TargetId, usize>, now: Duration) {
     let mut waits = at.waits.lock();
     if waited_for.is_empty() {
         *waits = None;
         return;
     }
-    let (since, is_said) = waits.get_or_insert((now, false));
-    if now - *since < WAIT_SAID_AFTER || std::mem::replace(is_said, true) {
+    let (since, said) = waits.get_or_insert_with(|| (now, BTreeSet::new()));
+    if now - *since < WAIT_SAID_AFTER {
         return;
     }
     for (lost, chains) in waited_for {
+        if !said.insert(*lost) {
+            continue;
+        }
         tracing::warn!(
             target = %at.id, waits_for = %lost, chains,
             "since a power cut chains wait for a target that may have what is lost here: start its server, or `ashlar target lost` if it never comes back"

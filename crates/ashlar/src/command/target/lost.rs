@@ -54,12 +54,9 @@ impl Waiting {
 
 /// What came of it.
 struct Outcome {
-    /// Chains that do without it now.
     gone_on: usize,
-    /// Of those, chains that wait for somebody else who does not serve.
+    /// Chains that do not go on: they have it still, or it has them alone by now, or they wait for somebody else who does not serve.
     waiting: Vec<ChainId>,
-    /// Chains that have it still.
-    left: Vec<ChainId>,
 }
 
 pub fn run(member: &Member, map: &ClusterMap, id: u32, accepts_loss: bool, is_json: bool) -> Result<()> {
@@ -80,26 +77,22 @@ pub fn run(member: &Member, map: &ClusterMap, id: u32, accepts_loss: bool, is_js
         let serving = spaces(member, &others, &away);
         others.into_iter().filter(|target| serving.contains_key(&target.id)).collect()
     };
-    let Outcome { gone_on, waiting, left } = go_on(member, lost, &before, &serving);
+    let Outcome { gone_on, waiting } = go_on(member, lost, &before, &serving);
     if is_json {
         let named = |chains: &[ChainId]| -> Vec<String> { chains.iter().map(ToString::to_string).collect() };
-        let waits = [&left[..], &waiting].concat();
         say_json(
-            &json!({ "target": id, "chains": gone_on, "waiting": named(&waits), "alone": named(&before.alone) }),
+            &json!({ "target": id, "chains": gone_on, "waiting": named(&waiting), "alone": named(&before.alone) }),
         )?;
     } else {
         say(format_args!("{gone_on} chains go on without {lost}"));
-        if !waiting.is_empty() {
-            say(format_args!("{} of them wait for another target that does not serve", waiting.len()));
-        }
         if alone > 0 {
             say(format_args!("{alone} chains have their content on {lost} alone: it is waited for still"));
         }
     }
-    if let Some(first) = left.first() {
+    if let Some(first) = waiting.first() {
         bail!(
-            "{} chains do not go on ({first} and others): `ashlar target list` shows which targets do not serve that have the other copies. Start their servers, and ask again",
-            left.len()
+            "{} chains do not go on ({first} and others): other targets that have copies of them do not serve, or {lost} has come back. `ashlar target list` shows it: start their servers, and ask again",
+            waiting.len()
         );
     }
     Ok(())
@@ -112,21 +105,17 @@ fn go_on(member: &Member, lost: TargetId, before: &Waiting, serving: &[Target]) 
     loop {
         let map = member.map().read().clone();
         let now = Waiting::of(&map, lost);
-        let left: Vec<(ChainId, bool)> = before
-            .shared
-            .keys()
-            .filter_map(|chain| Some((*chain, now.shared.get(chain)?.iter().any(serves))))
-            .collect();
-        if !left.iter().any(|(_, is_told)| *is_told) || Instant::now() > deadline {
-            let left: Vec<ChainId> = left.into_iter().map(|(chain, _)| chain).collect();
-            let waits = |chain: &&ChainId| {
-                let group = map.chain(**chain).and_then(Chain::group);
-                group.is_some_and(|group| group.in_sync.len() > 1 && !group.in_sync.iter().all(serves))
+        let shared = before.shared.keys().filter_map(|chain| now.shared.get(chain));
+        if !shared.flatten().any(serves) || Instant::now() > deadline {
+            let goes_on = |chain: &ChainId| {
+                let group = map.chain(*chain).and_then(Chain::group);
+                group.is_some_and(|group| {
+                    !group.is_in_sync(lost) && (group.in_sync.len() == 1 || group.in_sync.iter().all(serves))
+                })
             };
-            let gone_on: Vec<ChainId> =
-                before.shared.keys().copied().filter(|chain| !left.contains(chain)).collect();
-            let waiting = gone_on.iter().filter(waits).copied().collect();
-            return Outcome { gone_on: gone_on.len(), waiting, left };
+            let (gone_on, waiting): (Vec<ChainId>, Vec<ChainId>) =
+                before.shared.keys().copied().partition(goes_on);
+            return Outcome { gone_on: gone_on.len(), waiting };
         }
         // One that has been started anew since has forgotten it.
         let told = ask_each(member, serving, |storage, target| {

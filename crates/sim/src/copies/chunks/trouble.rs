@@ -141,16 +141,21 @@ fn remove_silent(site: &Site) {
 
 /// What a scrub finds on the disk of a node, of chains that it has all of; nothing if that does not run.
 pub(super) fn findings(site: &Site, at: usize) -> Option<Vec<Finding>> {
-    let store = site.life(at)?.store.clone();
     let map = site.map();
     let counts = |finding: &Finding| {
         let chain = chunk_found(finding).map(|(chain, _)| &map.chains[chain as usize]);
         chain.is_some_and(|chain| chain.targets.contains(&target_of(at)))
     };
+    Some(scrubbed(site, at)?.into_iter().filter(counts).collect())
+}
+
+/// What a scrub finds on the disk of a node, of whatever there is; nothing if that does not run.
+fn scrubbed(site: &Site, at: usize) -> Option<Vec<Finding>> {
+    let store = site.life(at)?.store.clone();
     let (mut all, mut from) = (Vec::new(), None);
     loop {
         let part = store.scrub(from, 1 << 20).ok()?;
-        all.extend(part.findings.into_iter().filter(counts));
+        all.extend(part.findings);
         from = part.next;
         if from.is_none() {
             return Some(all);
@@ -209,7 +214,7 @@ fn flips(site: &Site, at: usize) -> bool {
     let found = findings(site, at);
     site.scheduler.note(&|| format!("bit {bit} of the disk of node {at} flips: {found:?}"));
     let is_found = found.is_some_and(|found| !found.is_empty());
-    if !is_found {
+    if !is_found && scrubbed(site, at).is_some_and(|found| found.is_empty()) {
         // What is written there later, and torn by a power cut, would show it.
         site.nodes[at].disk.flip_bit("slabs/65536/0.slab", bit).unwrap();
     }
