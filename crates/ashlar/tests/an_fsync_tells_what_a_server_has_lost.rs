@@ -167,6 +167,39 @@ fn cut_power_of_meta(lab: &Lab) {
     }
 }
 
+/// Cuts the power right after files were made, and checks what their fsyncs tell; the files. Also changes `small`, whose fsync is left.
+fn lose_open_files(lab: &Lab, small: &File) -> Vec<File> {
+    let mut files = Vec::new();
+    // The server makes its log durable every second: where this machine is slow, nothing is gone, and it is lost as far as anybody knows.
+    let is_gone = (0..5).any(|turn| {
+        let path = |name: &str| lab.path(&format!("m0/{name}{turn}"));
+        let [chunks, later, gone] = ["chunks", "later", "gone"].map(|name| make(&path(name)));
+        chunks.write_all_at(&content(1)[..LEN / 6], 0).unwrap();
+        small.write_all_at(b"fifth", 0).unwrap();
+        let given_up = || lab.mounts[0].text().matches("is not good any more").count();
+        let given_up_before = given_up();
+        cut_power_of_meta(lab);
+        assert_lost(gone.sync_all());
+        let is_gone = !["chunks", "later"].iter().any(|name| path(name).exists());
+        // The first may come before the mount has given up what it has cached of it; these come afterwards.
+        let deadline = Instant::now() + support::PATIENCE;
+        while is_gone && given_up() < given_up_before + 3 {
+            assert!(Instant::now() < deadline, "nothing is given up: {}", lab.mounts[0].text());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_lost(chunks.sync_all());
+        assert_lost(later.sync_all());
+        if is_gone {
+            let again = later.sync_all().unwrap_err();
+            assert_eq!(again.raw_os_error(), Some(libc::ENOENT), "once, and it is gone");
+        }
+        files.extend([chunks, later, gone]);
+        is_gone
+    });
+    eprintln!("files that are open are gone: {is_gone}");
+    files
+}
+
 #[test]
 fn an_fsync_tells_what_a_metadata_server_has_lost_with_its_power() {
     if !can_run("a metadata server that loses its power") {
@@ -234,34 +267,7 @@ fn an_fsync_tells_what_a_metadata_server_has_lost_with_its_power() {
     assert!(path("dir/name").exists());
 
     // What is gone altogether is told, too, and by a program that has taken the place of the one that has heard of it.
-    let mut files = Vec::new();
-    // The server makes its log durable every second: where this machine is slow, nothing is gone, and it is lost as far as anybody knows.
-    let is_gone = (0..5).any(|turn| {
-        let [chunks, later, gone] =
-            ["chunks", "later", "gone"].map(|name| make(&path(&format!("{name}{turn}"))));
-        chunks.write_all_at(&content(1)[..LEN / 6], 0).unwrap();
-        small.write_all_at(b"fifth", 0).unwrap();
-        let given_up = || lab.mounts[0].text().matches("is not good any more").count();
-        let given_up_before = given_up();
-        cut_power_of_meta(&lab);
-        assert_lost(gone.sync_all());
-        let is_gone = !["chunks", "later"].iter().any(|name| path(&format!("{name}{turn}")).exists());
-        // The first may come before the mount has given up what it has cached of it; these come afterwards.
-        let deadline = Instant::now() + support::PATIENCE;
-        while is_gone && given_up() < given_up_before + 3 {
-            assert!(Instant::now() < deadline, "nothing is given up: {}", lab.mounts[0].text());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_lost(chunks.sync_all());
-        assert_lost(later.sync_all());
-        if is_gone {
-            let again = later.sync_all().unwrap_err();
-            assert_eq!(again.raw_os_error(), Some(libc::ENOENT), "once, and it is gone");
-        }
-        files.extend([chunks, later, gone]);
-        is_gone
-    });
-    eprintln!("files that are open are gone: {is_gone}");
+    let files = lose_open_files(&lab, &small);
     let mounted = || lab.mounts[0].text().matches("mounted ").count();
     let before = mounted();
     // SAFETY: a process of this one that was not waited for.
