@@ -8,7 +8,7 @@
 use crate::explorer::Model;
 use crate::network::{Network, Request, Store};
 use ashlar_replication::membership::{
-    Change, Command, Commands, Content, LeaseTerms, Member, Proposer, Stored,
+    Change, Command, Commands, Content, IS_ANYBODY_THERE, LeaseTerms, Member, Proposer, Stored,
 };
 use ashlar_types::membership::Membership;
 use ashlar_types::{Epoch, NodeId};
@@ -446,7 +446,7 @@ impl Model for MembershipModel {
                 Message { sent_at: message.sent_at, ..*other } == *message && other.sent_at > message.sent_at
             };
             // Whether anybody is there is asked at no epoch.
-            let is_of_now = message.epoch == Epoch(0)
+            let is_of_now = message.epoch == IS_ANYBODY_THERE
                 || stored.is_none_or(|stored| message.epoch >= stored.membership.epoch);
             is_of_now && !newest.messages().iter().any(is_newer)
         });

@@ -30,7 +30,7 @@ mod member;
 pub use ashlar_types::membership::Change;
 pub use change::{Proposer, Refusal, plan};
 pub use lease::LeaseTerms;
-pub use member::{Command, Commands, Content, Member, Stored};
+pub use member::{Command, Commands, Content, IS_ANYBODY_THERE, Member, Stored};
 
 use std::fmt::Debug;
 use std::hash::Hash;

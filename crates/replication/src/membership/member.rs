@@ -77,7 +77,7 @@ pub struct Stored<R> {
 pub type Commands<R> = Vec<Command<R>>;
 
 /// In a beacon in place of an epoch: no lease is asked for, but whether anybody is there who has something. Whoever does not know it grants nothing.
-const IS_ANYBODY_THERE: Epoch = Epoch(0);
+pub const IS_ANYBODY_THERE: Epoch = Epoch(0);
 /// For so many heartbeats an answer to that counts.
 const HEARD_BEATS: u32 = 4;
 
