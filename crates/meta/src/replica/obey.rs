@@ -2,8 +2,8 @@
 
 use super::{Core, Replica};
 use ashlar_replication::log::{Command, Message};
-use ashlar_replication::membership;
-use ashlar_types::NodeId;
+use ashlar_replication::membership::{self, Change};
+use ashlar_types::{Epoch, NodeId};
 
 /// Messages that wait to be sent to one copy.
 // LIMIT: of an outbox; the machine sends again what was dropped.
@@ -47,6 +47,11 @@ impl Replica {
         }
     }
 
+    pub(super) fn propose(&self, core: &mut Core, expected: Epoch, change: Change<NodeId>) {
+        core.proposal = Some((expected, change));
+        self.proposer.notify_all();
+    }
+
     fn obey_member(&self, core: &mut Core, command: &membership::Command<NodeId>) {
         match command {
             membership::Command::Beacon { to, epoch, sent_at } => {
@@ -55,10 +60,10 @@ impl Replica {
                     peer.caller.notify_all();
                 }
             }
-            membership::Command::Propose { expected, change } => {
-                core.proposal = Some((*expected, *change));
-                self.proposer.notify_all();
-            }
+            // It is asked for again with each heartbeat, and as soon as that is durable there.
+            membership::Command::Propose { expected, change: Change::Promote(node) }
+                if !core.may_be_in_sync(*node, *expected) => {}
+            membership::Command::Propose { expected, change } => self.propose(core, *expected, *change),
             membership::Command::Refresh => {
                 core.wants_refresh = true;
                 self.proposer.notify_all();

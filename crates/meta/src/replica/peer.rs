@@ -5,6 +5,7 @@ use super::{Core, Replica};
 use ashlar_env::{Signal, Tasks};
 use ashlar_kv::KvError;
 use ashlar_replication::log::{Message, Sequence};
+use ashlar_replication::membership::Change;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::{Epoch, NodeId};
 use std::collections::VecDeque;
@@ -32,6 +33,8 @@ pub(super) struct Peer {
     /// What it has durably, at which epoch that was told.
     pub(super) flushed: (Epoch, u64),
     pub(super) flush_wanted: u64,
+    /// What it is to have durably before it is in sync: all there was when its promotion was first wanted, at that epoch.
+    pub(super) owed: Option<(Epoch, u64)>,
     /// What it was known to have when it was looked at last, and when that was something else, or all there was.
     pub(super) progress: (u64, Duration),
     pub(super) sender: Arc<Signal>,
@@ -48,11 +51,27 @@ impl Peer {
             beacon: None,
             flushed: Default::default(),
             flush_wanted: 0,
+            owed: None,
             progress: Default::default(),
             sender: Arc::new(tasks.signal()),
             caller: Arc::new(tasks.signal()),
             flusher: Arc::new(tasks.signal()),
         }
+    }
+
+    /// Whether it has durably what it is to have before it is in sync at an epoch after `epoch`; `last` is the end of the log. If it has not, it is asked to.
+    ///
+    /// What was flushed was so where it counted: after a power cut of all, which any one of those in sync may go on from, a copy that was never asked would have less. What is flushed from here on
+    /// waits for it, as [`ashlar_replication::membership::Member::required`] has it.
+    fn may_be_in_sync(&mut self, epoch: Epoch, last: u64) -> bool {
+        let owed = self.owed.filter(|owed| owed.0 == epoch).map_or(last, |owed| owed.1);
+        self.owed = Some((epoch, owed));
+        if self.flushed.0 == epoch && self.flushed.1 >= owed {
+            return true;
+        }
+        self.flush_wanted = self.flush_wanted.max(owed);
+        self.flusher.notify_all();
+        false
     }
 
     pub(super) fn wake(&self) {
@@ -162,6 +181,11 @@ impl Replica {
                         let before = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
                         peer.flushed = (epoch, before.max(flushed.0));
                     }
+                    let member = core.machine.member();
+                    let is_wanted = member.epoch() == epoch && member.may_be_promoted(node);
+                    if is_wanted && core.may_be_in_sync(node, epoch) {
+                        replica.propose(&mut core, epoch, Change::Promote(node));
+                    }
                     drop(core);
                     replica.flushed.notify_all();
                     flushed >= through
@@ -194,5 +218,13 @@ impl Replica {
             self.threads.lock().push(thread);
         }
         Ok(())
+    }
+}
+
+impl Core {
+    /// See [`Peer::may_be_in_sync`].
+    pub(super) fn may_be_in_sync(&mut self, node: NodeId, epoch: Epoch) -> bool {
+        let last = self.machine.index().last().sequence.0;
+        self.peer(node).is_some_and(|peer| peer.may_be_in_sync(epoch, last))
     }
 }

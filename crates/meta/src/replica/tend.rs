@@ -4,7 +4,7 @@ use super::store::Kept;
 use super::{Core, Replica};
 use ashlar_kv::KvError;
 use ashlar_replication::log::{Command, Sequence};
-use ashlar_replication::membership::{self, Change, Member};
+use ashlar_replication::membership::{self, Change, Content, Member};
 use ashlar_types::NodeId;
 use ashlar_types::membership::Membership;
 use std::sync::{Arc, Weak};
@@ -75,7 +75,7 @@ impl Replica {
             if core.broken.is_some() {
                 return Ok(());
             }
-            let (mut probe, is_left_short) = (core.machine.clone(), core.is_left_short);
+            let (mut probe, is_left_short) = (core.machine.clone(), core.is_short());
             drop(core);
             probe.learn(newer, now(), &mut Vec::new());
             if !probe.member().is_storing() {
@@ -91,9 +91,11 @@ impl Replica {
             let missing = self.lane().between_groups(|| {
                 let mut core = self.core.lock();
                 let mut out = Vec::new();
+                let is_short = core.is_short();
                 core.machine.learn(newer, now(), &mut out);
-                // Out of sync it is given what it lacks.
-                core.is_left_short &= core.machine.member().membership().is_in_sync(self.config.node);
+                // Out of sync it is given what it lacks. One that was promoted without having heard of it was so because of what it had reported before the power was cut.
+                core.is_left_short =
+                    is_short && core.machine.member().membership().is_in_sync(self.config.node);
                 let wanted = core.machine.member().to_store();
                 let missing = (written != wanted).then_some(wanted);
                 if missing.is_none() {
@@ -244,6 +246,11 @@ impl Waits {
 }
 
 impl Core {
+    /// Whether it lacks something that it had reported, and nobody was told or has given it since.
+    fn is_short(&self) -> bool {
+        self.is_left_short || self.machine.member().content() == Content::Short
+    }
+
     /// A copy that grants leases and takes nothing, as its disk does not answer: it is asked to be removed, so that nobody waits for it.
     fn find_stalled(&mut self, now: Duration, out: &mut Vec<Command<NodeId>>) {
         let member = self.machine.member();

@@ -204,6 +204,11 @@ impl<R: ReplicaId> Member<R> {
         self.is_active()
     }
 
+    /// What its disk has of what it had reported, until an epoch begins at which it takes part.
+    pub fn content(&self) -> Content {
+        self.content
+    }
+
     /// What it wants to be on disk.
     pub fn to_store(&self) -> Stored<R> {
         Stored { membership: self.membership.clone(), content: self.content }

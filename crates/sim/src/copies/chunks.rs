@@ -88,6 +88,8 @@ struct Site {
     ledger: Mutex<Ledger>,
     /// The epoch from which on what a node has counts again, since its power was cut.
     cut_at: Mutex<Vec<u64>>,
+    /// A target has come to be in sync since this was looked at.
+    has_grown: AtomicBool,
     /// Somebody was removed from a group since it was looked what may be lost by that.
     is_removed: AtomicBool,
     /// Something on a disk may be damaged.
@@ -138,6 +140,7 @@ impl Site {
             chain.set_group(&changed);
             next.check().unwrap();
             *map = Arc::new(next);
+            self.has_grown.fetch_or(matches!(change.change, Change::Promote(_)), SeqCst);
             self.is_removed.fetch_or(matches!(change.change, Change::Remove(_)), SeqCst);
         }
     }
@@ -157,11 +160,16 @@ impl Site {
 
     /// Lets tasks run until `end`, or something is wrong.
     fn step_until(&self, end: Duration) -> Result<(), String> {
+        self.step_while(|| self.now() < end)
+    }
+
+    /// Lets tasks run until `goes_on` says otherwise, or something is wrong.
+    fn step_while(&self, goes_on: impl Fn() -> bool) -> Result<(), String> {
         step_while(&self.scheduler, || {
             if self.is_removed.swap(false, SeqCst) {
                 trouble::note_lost(self);
             }
-            self.now() < end && self.failures.lock().is_empty()
+            goes_on() && !self.is_failed()
         })
     }
 
@@ -241,6 +249,7 @@ fn new_site(seed: u64, is_traced: bool) -> Arc<Site> {
         is_over: AtomicBool::new(false),
         ledger: Mutex::default(),
         cut_at: Mutex::new(vec![0; NODES]),
+        has_grown: AtomicBool::new(false),
         is_removed: AtomicBool::new(false),
         is_rotten: AtomicBool::new(false),
         counts: Mutex::default(),
@@ -268,11 +277,21 @@ fn whole(site: &Arc<Site>) -> Result<(), String> {
     }
     (0..CALLERS).for_each(|number| callers::start(site, number));
     for _ in 0..TROUBLES {
-        site.step_until(site.now() + Duration::from_millis(site.dice.below(3_000)))?;
+        let end = site.now() + Duration::from_millis(site.dice.below(3_000));
+        let is_watched = site.dice.below(12) == 0;
+        site.has_grown.store(false, SeqCst);
+        let has_grown = || is_watched && site.has_grown.load(SeqCst);
+        site.step_while(|| site.now() < end && !has_grown())?;
+        if has_grown() {
+            site.step_until(site.now() + Duration::from_millis(site.dice.below(100)))?;
+        }
         if site.is_failed() {
             return Ok(());
         }
-        trouble::next(site);
+        // What was durable before is so in the new one, too.
+        if !has_grown() || !trouble::cut_all(site) {
+            trouble::next(site);
+        }
         trouble::rot(site, site.dice.below(NODES as u64) as usize);
     }
     check::heal(site)?;

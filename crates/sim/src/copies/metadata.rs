@@ -79,6 +79,10 @@ struct Site {
     dice: SimEntropy,
     nodes: Vec<Node>,
     map: Mutex<(u64, Membership<NodeId>)>,
+    /// A copy has come to be in sync since this was looked at.
+    has_grown: AtomicBool,
+    /// Nodes that may have lost something and were in sync ever since, or may have been: what they have counts for nothing.
+    may_lack: Mutex<BTreeSet<usize>>,
     /// Which node cannot hear which.
     cut: Mutex<BTreeSet<(usize, usize)>>,
     is_troubled: AtomicBool,
@@ -113,6 +117,9 @@ impl Site {
         let mut map = self.map.lock();
         let next = Epoch(map.0 + 1);
         if let Ok(changed) = plan(&map.1, expected, by, change, next) {
+            self.has_grown.fetch_or(matches!(change, Change::Promote(_)), SeqCst);
+            // Out of sync it is given what it lacks.
+            self.may_lack.lock().retain(|at| changed.is_in_sync(node_of(*at)));
             self.scheduler.note(&|| format!("{by:?} has {change:?}: {changed:?}"));
             *map = (next.0, changed);
         }
@@ -125,7 +132,12 @@ impl Site {
 
     /// Lets tasks run until `end`, or something is wrong.
     fn step_until(&self, end: Duration) -> Result<(), String> {
-        step_while(&self.scheduler, || self.now() < end && !self.is_failed())
+        self.step_while(|| self.now() < end)
+    }
+
+    /// Lets tasks run until `goes_on` says otherwise, or something is wrong.
+    fn step_while(&self, goes_on: impl Fn() -> bool) -> Result<(), String> {
+        step_while(&self.scheduler, || goes_on() && !self.is_failed())
     }
 
     fn is_failed(&self) -> bool {
@@ -150,6 +162,8 @@ fn new_site(seed: u64, is_traced: bool) -> Arc<Site> {
         dice,
         nodes: (0..NODES).map(node).collect(),
         map: Mutex::new((1, Membership::new(Epoch(1), (0..first).map(node_of)))),
+        has_grown: AtomicBool::new(false),
+        may_lack: Mutex::default(),
         cut: Mutex::default(),
         is_troubled: AtomicBool::new(true),
         next_number: AtomicU64::new(0),
@@ -184,11 +198,23 @@ fn whole(site: &Arc<Site>) -> Result<(), String> {
     (0..NODES).for_each(|at| node::start(site, at));
     let mut cut_at = vec![0; NODES];
     for _ in 0..TROUBLES {
-        site.step_until(site.now() + Duration::from_millis(site.dice.below(3_000)))?;
+        let end = site.now() + Duration::from_millis(site.dice.below(3_000));
+        let is_watched = site.dice.below(3) == 0;
+        site.has_grown.store(false, SeqCst);
+        let has_grown = || is_watched && site.has_grown.load(SeqCst);
+        site.step_while(|| site.now() < end && !has_grown())?;
+        if has_grown() {
+            site.step_until(site.now() + Duration::from_millis(site.dice.below(100)))?;
+        }
         if site.is_failed() {
             return Ok(());
         }
-        trouble::next(site, &mut cut_at);
+        if has_grown() {
+            // What was durable before is so in the new one, too.
+            trouble::cut_all(site, &mut cut_at);
+        } else {
+            trouble::next(site, &mut cut_at);
+        }
     }
     check::heal(site)?;
     if site.is_failed() { Ok(()) } else { check::at_rest(site) }

@@ -75,7 +75,7 @@ fn write(site: &Arc<Site>, place @ (chain, index, cell): Place) {
     let places: Vec<Place> =
         [Some(cell), next].into_iter().flatten().map(|cell| (chain, index, cell)).collect();
     let (mut data, mut values) = (Vec::new(), Vec::new());
-    let cuts = site.ledger.lock().cuts();
+    let cuts = site.ledger.lock().cuts(chain);
     for place in &places {
         let value = site.ledger.lock().issue(*place);
         data.extend(content(value, place.2));
@@ -115,7 +115,7 @@ fn clear(
     let cuts = {
         let mut ledger = site.ledger.lock();
         ledger.clear(places);
-        ledger.cuts()
+        ledger.cuts(chunks[0].0)
     };
     let is_done = loop {
         match ask_head(site, chunks, chunks[0].0, (request, &[])) {
@@ -175,7 +175,7 @@ fn punch(site: &Arc<Site>, place @ (chain, index, cell): Place) {
 fn sync(site: &Arc<Site>, chain: u32) {
     let (synced, marked, cuts) = {
         let mut ledger = site.ledger.lock();
-        (ledger.begin_sync(chain), ledger.take_mark(chain), ledger.cuts())
+        (ledger.begin_sync(chain), ledger.take_mark(chain), ledger.cuts(chain))
     };
     let request =
         StorageRequest::Sync { target: TargetId(0), chains: OfChains::Only(smallvec![ChainId(chain)]) };
@@ -183,7 +183,7 @@ fn sync(site: &Arc<Site>, chain: u32) {
         return site.ledger.lock().put_mark_back(chain, marked);
     };
     let StorageReply::Synced(marks) = answer else { return site.fail(format!("{answer:?} to a sync")) };
-    let checked = marked.map(|marked| site.ledger.lock().check_mark(marked, marks[0].1, cuts));
+    let checked = marked.map(|marked| site.ledger.lock().check_mark(chain, marked, marks[0].1, cuts));
     match checked {
         Some(Err(what)) => site.fail(format!("chain {chain}: {what}")),
         Some(Ok(what)) => site.count(what),

@@ -37,9 +37,27 @@ pub(super) struct Register {
     is_torn: bool,
 }
 
+/// How often what was not synced in a chain may have been lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cuts {
+    /// As all had lost their power.
+    of_all: u64,
+    /// As more than one thing has failed, and one of them was not all: then it may as well be there.
+    perhaps: u64,
+}
+
+impl Register {
+    /// To what was synced; of the rest something may be there.
+    fn fall_back(&mut self) {
+        self.is_torn |= self.issued > self.durable.0;
+        (self.known, self.deleted) = self.durable;
+    }
+}
+
 /// What was there when a sync began.
 pub(super) struct Synced {
-    cuts: u64,
+    chain: u32,
+    cuts: Cuts,
     registers: Vec<(Place, u64, u64)>,
 }
 
@@ -53,6 +71,8 @@ pub(super) struct Ledger {
     lost: BTreeSet<ChunkPlace>,
     /// How often all have lost their power.
     cuts: u64,
+    /// Of each chain, in how many chunks that was so: the target that has one leaves in favour of one whose power was cut.
+    cuts_perhaps: BTreeMap<u32, u64>,
     /// Of each chain: what came with the first change that was acknowledged since it was synced.
     marks: BTreeMap<u32, Marked>,
 }
@@ -62,7 +82,7 @@ pub(super) struct Ledger {
 pub(super) struct Marked {
     mark: LossMark,
     /// How often all had lost their power when the change began, and when it was acknowledged.
-    cuts: (u64, u64),
+    cuts: (Cuts, Cuts),
 }
 
 impl Ledger {
@@ -96,8 +116,8 @@ impl Ledger {
     }
 
     /// A write was acknowledged.
-    pub fn written(&mut self, place: Place, value: u64, cuts: u64) {
-        let is_same = cuts == self.cuts;
+    pub fn written(&mut self, place: Place, value: u64, cuts: Cuts) {
+        let is_same = cuts == self.cuts(place.0);
         let register = self.at(place);
         // What was written before all lost their power may be lost, and its acknowledgement came late.
         if is_same {
@@ -116,28 +136,31 @@ impl Ledger {
     }
 
     /// They were.
-    pub fn cleared(&mut self, places: &[Place], cuts: u64) {
-        let is_same = cuts == self.cuts;
-        for &place in places.iter().filter(|_| is_same) {
+    pub fn cleared(&mut self, places: &[Place], cuts: Cuts) {
+        for &place in places {
+            if cuts != self.cuts(place.0) {
+                continue;
+            }
             let register = self.at(place);
             (register.known, register.deleted, register.is_torn) = (0, register.issued, false);
         }
     }
 
-    pub fn cuts(&self) -> u64 {
-        self.cuts
+    pub fn cuts(&self, chain: u32) -> Cuts {
+        let perhaps = self.cuts_perhaps.get(&chain).copied().unwrap_or_default();
+        Cuts { of_all: self.cuts, perhaps }
     }
 
     /// A sync of what is in a chain begins.
     pub fn begin_sync(&self, chain: u32) -> Synced {
         let of_chain = self.registers.iter().filter(|(place, _)| place.0 == chain);
         let registers = of_chain.map(|(place, register)| (*place, register.known, register.deleted));
-        Synced { cuts: self.cuts, registers: registers.collect() }
+        Synced { chain, cuts: self.cuts(chain), registers: registers.collect() }
     }
 
     /// A change of a chain that began after so many `cuts` was acknowledged with `mark`.
-    pub fn marked(&mut self, chain: u32, mark: LossMark, cuts: u64) {
-        let cuts = (cuts, self.cuts);
+    pub fn marked(&mut self, chain: u32, mark: LossMark, cuts: Cuts) {
+        let cuts = (cuts, self.cuts(chain));
         self.marks.entry(chain).or_insert(Marked { mark, cuts });
     }
 
@@ -153,20 +176,21 @@ impl Ledger {
         }
     }
 
-    /// Checks what a sync has told that began after so many cuts of the power, of what was changed before.
+    /// Checks what a sync of a chain has told that began after so many cuts of the power, of what was changed before.
     pub fn check_mark(
         &self,
+        chain: u32,
         marked: Marked,
         told: LossMark,
-        cuts_before: u64,
+        cuts_before: Cuts,
     ) -> Result<&'static str, String> {
         let (is_told, Marked { cuts: (begun, acknowledged), .. }) = (told != marked.mark, marked);
-        if !is_told && cuts_before > acknowledged {
+        if !is_told && cuts_before.of_all > acknowledged.of_all {
             return Err(format!(
-                "nobody tells that a change may be lost that was acknowledged after {acknowledged} cuts of all, and synced after {cuts_before}"
+                "nobody tells that a change may be lost that was acknowledged after {acknowledged:?}, and synced after {cuts_before:?}"
             ));
         }
-        if is_told && self.cuts == begun {
+        if is_told && self.cuts(chain) == begun {
             return Err(format!("{told:?} tells that a change with {marked:?} may be lost, and nothing is"));
         }
         Ok(if is_told { "losses told" } else { "syncs of all there is" })
@@ -174,7 +198,7 @@ impl Ledger {
 
     /// It was answered.
     pub fn synced(&mut self, synced: Synced) {
-        if synced.cuts != self.cuts {
+        if synced.cuts != self.cuts(synced.chain) {
             return;
         }
         for (place, known, deleted) in synced.registers {
@@ -190,15 +214,16 @@ impl Ledger {
     /// All have lost their power: what was synced is there, and of the rest something.
     pub fn cut(&mut self) {
         self.cuts += 1;
-        for register in self.registers.values_mut() {
-            register.is_torn |= register.issued > register.durable.0;
-            (register.known, register.deleted) = register.durable;
-        }
+        self.registers.values_mut().for_each(Register::fall_back);
     }
 
-    /// A chunk may be an error from here on.
+    /// A chunk may be an error from here on, as it is damaged where it is whole, and the power of who else is in sync was cut: what was not synced in its chain is lost if the former leaves.
     pub fn lose(&mut self, chunk: ChunkPlace) {
-        self.lost.insert(chunk);
+        if self.lost.insert(chunk) {
+            *self.cuts_perhaps.entry(chunk.0).or_default() += 1;
+            let of_chain = self.registers.iter_mut().filter(|(place, _)| place.0 == chunk.0);
+            of_chain.for_each(|(_, register)| register.fall_back());
+        }
     }
 
     pub fn is_lost(&self, chunk: ChunkPlace) -> bool {

@@ -48,8 +48,12 @@ fn may_cut_power(site: &Site, at: usize) -> bool {
     })
 }
 
-/// All lose their power at once, or the disks of all refuse a sync: what was not synced may be lost.
-fn cut_all(site: &Arc<Site>) {
+/// All lose their power at once, or the disks of all refuse a sync: what was not synced may be lost. Tells whether that may be now.
+pub(super) fn cut_all(site: &Arc<Site>) -> bool {
+    // After a power cut nobody can tell what has rotted of what was not synced from what was torn.
+    if !is_blameless(site) {
+        return false;
+    }
     let is_power_cut = site.dice.below(3) > 0;
     site.ledger.lock().cut();
     site.count(if is_power_cut { "cuts of all" } else { "failures of all disks" });
@@ -60,6 +64,7 @@ fn cut_all(site: &Arc<Site>) {
         let is_refused = !is_power_cut && refuse_sync(site, at);
         node::kill(site, at, !is_refused);
     }
+    true
 }
 
 /// The disk of a node refuses a sync, and has lost what was not synced: its target stops. Tells whether that has come already; else it comes with what is synced next.
@@ -257,8 +262,7 @@ pub(super) fn next(site: &Arc<Site>) {
     match site.dice.below(20) {
         0..=2 => node::kill(site, at, false),
         3 if may_cut_power(site, at) => cut_power(site, at),
-        // After a power cut nobody can tell what has rotted of what was not synced from what was torn.
-        15 if site.dice.below(3) == 0 && is_blameless(site) => cut_all(site),
+        15 if site.dice.below(3) == 0 && cut_all(site) => {}
         16 if may_cut_power(site, at) => fail_disk(site, at),
         4..=5 => {
             let until = site.now() + Duration::from_millis(site.dice.below(15_000));

@@ -119,6 +119,7 @@ fn tell_loss(site: &Arc<Site>, at: usize, tenure: &Tenure) -> Result<(), KvError
     };
     if has_lost {
         tenure.loss_noted()?;
+        site.may_lack.lock().remove(&at);
         let mut told = site.told.lock();
         told.cuts_told = told.cuts_told.max(cuts);
     }

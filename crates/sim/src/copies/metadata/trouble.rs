@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// All lose their power at once: what was not flushed may be lost.
-fn cut_all(site: &Arc<Site>, cut_at: &mut [u64]) {
+pub(super) fn cut_all(site: &Arc<Site>, cut_at: &mut [u64]) {
     {
         let mut told = site.told.lock();
         told.cuts_of_all += 1;
@@ -20,6 +20,7 @@ fn cut_all(site: &Arc<Site>, cut_at: &mut [u64]) {
     let epoch = site.map.lock().1.epoch.0;
     (0..NODES).for_each(|at| {
         cut_at[at] = epoch + 1;
+        site.may_lack.lock().insert(at);
         node::kill(site, at, true);
     });
 }
@@ -40,6 +41,7 @@ fn fail_disk(site: &Arc<Site>, at: usize, cut_at: &mut [u64]) {
         }
     }
     cut_at[at] = site.map.lock().1.epoch.0 + 1;
+    site.may_lack.lock().insert(at);
     node::kill(site, at, false);
 }
 
@@ -48,7 +50,10 @@ fn may_cut_power(site: &Site, at: usize, cut_at: &[u64]) -> bool {
     let (_, membership) = &*site.map.lock();
     let mut others = membership.in_sync.iter().filter(|node| **node != node_of(at));
     let is_member = membership.is_in_sync(node_of(at));
-    let is_whole = |node: &NodeId| cut_at[node.0 as usize - 1] < membership.epoch.0;
+    let is_whole = |node: &NodeId| {
+        let at = node.0 as usize - 1;
+        cut_at[at] < membership.epoch.0 && !site.may_lack.lock().contains(&at)
+    };
     !is_member || (others.clone().next().is_some() && others.all(is_whole))
 }
 
@@ -60,6 +65,7 @@ pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
         2 if may_cut_power(site, at, cut_at) => {
             // It counts from now on as one that may lack what it has reported, until it is in sync at a later epoch.
             cut_at[at] = site.map.lock().1.epoch.0 + 1;
+            site.may_lack.lock().insert(at);
             node::kill(site, at, true);
         }
         15 if may_cut_power(site, at, cut_at) => fail_disk(site, at, cut_at),
