@@ -164,7 +164,7 @@ struct Core {
     incoming: Option<take_all::Incoming>,
     /// Why it takes no part any more.
     broken: Option<String>,
-    /// The power was cut before something was stored that this machine had acknowledged, and it was in sync ever since; the lane does not say so yet.
+    /// The power was cut before something was stored that this machine had acknowledged, and it was in sync ever since, or has become so without having heard of it; the lane does not say so yet.
     is_left_short: bool,
     is_stopping: bool,
     /// The standing that those who wait for another one were told last when something was committed.

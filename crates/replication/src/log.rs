@@ -25,7 +25,7 @@
 //! - *A replica counts only what it has compared at this epoch.* It compares at the position before the entries of a `Prepare`; if
 //!   that differs, it names what it knows to be committed, which is common to all, and the primary goes on from there.
 //! - *A replica that is catching up* is sent the same; when it has all that may have been acknowledged, the primary counts it as
-//!   required and then asks for its promotion. Entries the primary no longer has in its log are behind a checkpoint, which is sent instead.
+//!   required and then asks for its promotion, which the host passes on once that is durable there. Entries the primary no longer has in its log are behind a checkpoint, which is sent instead.
 //!
 //! One copy: nobody is sent anything, and an entry is committed when it is stored; the cost is a comparison.
 

@@ -106,10 +106,7 @@ impl Copies for Hook {
                 return Err(not_primary("another machine decides, or nobody for now"));
             }
             let epoch = core.machine.member().epoch();
-            let has = |id| {
-                let has_flushed = |(at, through)| at == epoch && through >= sequence;
-                core.peers.iter().any(|peer| peer.node == id && has_flushed(peer.flushed))
-            };
+            let has = |id| core.peers.iter().any(|peer| peer.node == id && peer.has_flushed(epoch, sequence));
             let is_durable = core.machine.member().required().all(has);
             let now = clock.monotonic();
             let may_tell = core.machine.member().may_acknowledge(now);

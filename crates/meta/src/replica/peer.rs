@@ -35,8 +35,8 @@ pub(super) struct Peer {
     pub(super) flush_wanted: u64,
     /// What it is to have durably before it is in sync: all there was when its promotion was first wanted, at that epoch.
     pub(super) owed: Option<(Epoch, u64)>,
-    /// What it was known to have when it was looked at last, and when that was something else, or all there was.
-    pub(super) progress: (u64, Duration),
+    /// Of entries, and of what is durable: what it was known to have when it was looked at last, and when that was something else, or all it was to have.
+    pub(super) progress: [(u64, Duration); 2],
     pub(super) sender: Arc<Signal>,
     pub(super) caller: Arc<Signal>,
     pub(super) flusher: Arc<Signal>,
@@ -66,12 +66,17 @@ impl Peer {
     fn may_be_in_sync(&mut self, epoch: Epoch, last: u64) -> bool {
         let owed = self.owed.filter(|owed| owed.0 == epoch).map_or(last, |owed| owed.1);
         self.owed = Some((epoch, owed));
-        if self.flushed.0 == epoch && self.flushed.1 >= owed {
+        if self.has_flushed(epoch, owed) {
             return true;
         }
         self.flush_wanted = self.flush_wanted.max(owed);
         self.flusher.notify_all();
         false
+    }
+
+    /// Whether it has told at `epoch` that all up to `through` is durable there.
+    pub(super) fn has_flushed(&self, epoch: Epoch, through: u64) -> bool {
+        through == 0 || (self.flushed.0 == epoch && self.flushed.1 >= through)
     }
 
     pub(super) fn wake(&self) {
@@ -176,17 +181,7 @@ impl Replica {
             let heard = replica.ask(node, &Say::Flush { epoch, through }, &[], FLUSH_WAIT);
             let is_done = match heard {
                 Some(Heard::Flushed { epoch, through: flushed }) => {
-                    let mut core = replica.core.lock();
-                    if let Some(peer) = core.peer(node) {
-                        let before = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
-                        peer.flushed = (epoch, before.max(flushed.0));
-                    }
-                    let member = core.machine.member();
-                    let is_wanted = member.epoch() == epoch && member.may_be_promoted(node);
-                    if is_wanted && core.may_be_in_sync(node, epoch) {
-                        replica.propose(&mut core, epoch, Change::Promote(node));
-                    }
-                    drop(core);
+                    replica.has_flushed(node, epoch, flushed);
                     replica.flushed.notify_all();
                     flushed >= through
                 }
@@ -196,6 +191,20 @@ impl Replica {
             if !is_done {
                 replica.config.env.tasks.pause(AGAIN);
             }
+        }
+    }
+
+    fn has_flushed(&self, node: NodeId, epoch: Epoch, through: Sequence) {
+        let mut core = self.core.lock();
+        let is_asked_for = core.machine.member().may_be_promoted(node);
+        let is_now = core.machine.member().epoch() == epoch;
+        let Some(peer) = core.peer(node) else { return };
+        let owed = peer.owed.filter(|owed| owed.0 == epoch && !peer.has_flushed(epoch, owed.1));
+        let before = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
+        peer.flushed = (epoch, before.max(through.0));
+        let is_waited_for = owed.is_some_and(|owed| peer.has_flushed(epoch, owed.1));
+        if is_now && is_asked_for && is_waited_for && core.proposal.is_none() {
+            self.propose(&mut core, epoch, Change::Promote(node));
         }
     }
 
@@ -222,9 +231,9 @@ impl Replica {
 }
 
 impl Core {
-    /// See [`Peer::may_be_in_sync`].
+    /// See [`Peer::may_be_in_sync`]. While nobody was told what is lost here nobody else is to go on with it, who would not know.
     pub(super) fn may_be_in_sync(&mut self, node: NodeId, epoch: Epoch) -> bool {
         let last = self.machine.index().last().sequence.0;
-        self.peer(node).is_some_and(|peer| peer.may_be_in_sync(epoch, last))
+        !self.is_left_short && self.peer(node).is_some_and(|peer| peer.may_be_in_sync(epoch, last))
     }
 }

@@ -93,7 +93,7 @@ impl Replica {
                 let mut out = Vec::new();
                 let is_short = core.is_short();
                 core.machine.learn(newer, now(), &mut out);
-                // Out of sync it is given what it lacks. One that was promoted without having heard of it was so because of what it had reported before the power was cut.
+                // Out of sync it is given what it lacks, by whoever is left. One that was promoted without having heard of it was so because of what it had reported before the power was cut.
                 core.is_left_short =
                     is_short && core.machine.member().membership().is_in_sync(self.config.node);
                 let wanted = core.machine.member().to_store();
@@ -126,6 +126,8 @@ impl Replica {
         for peer in &mut core.peers {
             peer.outbox.clear();
             peer.beacon = None;
+            // It may have been of entries that were taken back; who waits for one asks again.
+            peer.flush_wanted = 0;
         }
         core.proposal = None;
     }
@@ -172,7 +174,7 @@ impl Replica {
                 // Who was held up himself has heard nobody for so long, and nobody is to blame.
                 let late = looked.map_or(Duration::ZERO, |looked| now.saturating_sub(looked + LATE_MIN));
                 looked = Some(now);
-                core.peers.iter_mut().for_each(|peer| peer.progress.1 += late);
+                core.peers.iter_mut().flat_map(|peer| &mut peer.progress).for_each(|(_, at)| *at += late);
                 core.find_stalled(now, &mut out);
                 replica.obey(&mut core, &mut out);
             }
@@ -261,21 +263,28 @@ impl Core {
         let required: Vec<NodeId> = member.required().collect();
         for i in 0..self.peers.len() {
             if !required.contains(&self.peers[i].node) {
-                self.peers[i].progress.1 = now;
+                self.peers[i].progress.iter_mut().for_each(|(_, at)| *at = now);
                 continue;
             }
-            let peer = &self.peers[i];
-            let has = self.machine.matched(peer.node).map_or(0, |sequence| sequence.0);
+            let peer = &mut self.peers[i];
+            let matched = self.machine.matched(peer.node);
+            let has = matched.map_or(0, |sequence| sequence.0);
             // Logs were not compared yet: then the same goes for that.
-            let has_all = has >= last && self.machine.matched(peer.node).is_some();
+            let has_all = has >= last && matched.is_some();
             let flushed = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
-            let owes_flush = flushed < peer.flush_wanted.min(has);
-            let (seen, progress) = (has.wrapping_add(flushed), &mut self.peers[i].progress);
-            if (has_all && !owes_flush) || progress.0 != seen {
-                *progress = (seen, now);
-            } else if now.saturating_sub(progress.1) > STALL_MAX {
-                progress.1 = now;
-                let (node, change) = (self.peers[i].node, Change::Remove(self.peers[i].node));
+            let has_flushed = flushed >= peer.flush_wanted.min(has);
+            // Each for itself: the cache of a disk that hangs takes entries for long.
+            let stalled = peer.progress.iter_mut().zip([(has, has_all), (flushed, has_flushed)]).any(
+                |((seen, at), (now_seen, is_all))| {
+                    if is_all || *seen != now_seen {
+                        (*seen, *at) = (now_seen, now);
+                    }
+                    now.saturating_sub(*at) > STALL_MAX
+                },
+            );
+            if stalled {
+                peer.progress.iter_mut().for_each(|(_, at)| *at = now);
+                let (node, change) = (peer.node, Change::Remove(peer.node));
                 tracing::warn!(%node, "a copy of metadata takes nothing any more: it is to be removed");
                 out.push(membership::Command::Propose { expected: epoch, change }.into());
             }

@@ -469,12 +469,16 @@ impl ChainModel {
         self.compared(state, id);
     }
 
+    /// A step towards it.
     pub(super) fn promote(&self, state: &mut State, id: NodeId) {
         let machine = state.replicas[id.0 as usize].machine.as_mut().expect("it runs");
         let to = machine.has_caught_up().expect("only of those that have");
         let mut out = Vec::new();
-        machine.promote(to, &mut out);
-        // ORDER: durable there before; nothing can come between that matters.
+        if machine.is_behind_required() {
+            machine.promote(to, machine.member().epoch(), &mut out);
+        } else {
+            machine.require(to);
+        }
         self.sync(state, to);
         self.run(state, id, out);
     }

@@ -467,20 +467,28 @@ impl<R: ReplicaId> ChainReplica<R> {
         is_held_back || self.under_way.contains(&chunk) || self.is_doubtful(chunk)
     }
 
-    /// The target behind, if it is not in sync and lacks nothing.
+    /// The target behind, if it lacks nothing, and its promotion was not asked for yet.
     pub fn has_caught_up(&self) -> Option<R> {
         let link = self.link.as_ref().filter(|_| self.member.is_active())?;
-        let is_there = !link.is_required && link.is_compared && link.unsettled.is_empty();
+        let is_asked = self.member.membership().is_in_sync(link.id) || self.member.may_be_promoted(link.id);
+        let is_there = !is_asked && link.is_compared && link.unsettled.is_empty();
         is_there.then_some(link.id)
     }
 
-    /// What [`ChainReplica::has_caught_up`] has is durable there: has it promoted, unless it lacks something by now. From here on it is required.
-    pub fn promote(&mut self, replica: R, out: &mut Vec<Command<R>>) {
-        if self.has_caught_up() != Some(replica) {
-            return;
-        }
-        if let Some(link) = &mut self.link {
+    /// Who has caught up is required from here on, unless it lacks something by now: what is changed or synced, is so there as well. What was before is to be made durable there after this, and
+    /// before [`ChainReplica::promote`].
+    pub fn require(&mut self, replica: R) {
+        if self.has_caught_up() == Some(replica)
+            && let Some(link) = &mut self.link
+        {
             link.is_required = true;
+        }
+    }
+
+    /// Everything is durable at `replica`, which was required before that at the epoch `epoch`: has it promoted, unless it lacks something by now.
+    pub fn promote(&mut self, replica: R, epoch: Epoch, out: &mut Vec<Command<R>>) {
+        let is_required = self.is_behind_required() && self.member.epoch() == epoch;
+        if is_required && self.has_caught_up() == Some(replica) {
             self.member.promote_behind(replica, out);
         }
     }

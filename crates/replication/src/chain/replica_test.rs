@@ -180,12 +180,20 @@ fn changes_of_chunks_that_are_still_to_be_sent_stay_and_others_go_on() {
 fn one_that_has_everything_is_promoted_and_required_from_then_on() {
     let mut head = catching_up();
     let mut out = Vec::new();
-    head.promote(B, &mut out);
-    assert!(out.is_empty() && head.has_caught_up().is_none());
+    head.require(B);
+    head.promote(B, Epoch(1), &mut out);
+    assert!(out.is_empty() && head.has_caught_up().is_none() && !head.is_behind_required());
     assert!(head.settles(CHUNK).is_some());
     head.settled(CHUNK, Epoch(1));
     assert_eq!(head.has_caught_up(), Some(B));
-    head.promote(B, &mut out);
+    head.promote(B, Epoch(1), &mut out);
+    assert_eq!(out, [], "what was synced in front before it is required is not durable there yet");
+    head.require(B);
+    assert!(head.is_behind_required() && head.has_caught_up() == Some(B), "it is synced once more");
+    head.promote(B, Epoch(2), &mut out);
+    assert_eq!(out, [], "at another epoch");
+    head.promote(B, Epoch(1), &mut out);
+    assert_eq!(head.has_caught_up(), None, "that was asked for");
     let change = membership::Change::Promote(B);
     assert_eq!(out, [Command::Member(membership::Command::Propose { expected: Epoch(1), change })]);
     unanswered(&mut head);
@@ -370,7 +378,8 @@ fn what_nobody_was_told_of_is_known_at_the_next_epoch_and_after_a_start() {
 fn who_is_about_to_be_promoted_is_waited_for() {
     let mut head = at(A, &group(1, &[A], &[B]));
     head.compared(Epoch(1), []);
-    head.promote(B, &mut Vec::new());
+    head.require(B);
+    head.promote(B, Epoch(1), &mut Vec::new());
     unanswered(&mut head);
     assert_eq!(head.may_fall_back(CHUNK), Err(Refused::NotNow), "it cannot be head yet");
 }

@@ -204,7 +204,7 @@ impl<R: ReplicaId> Member<R> {
         self.is_active()
     }
 
-    /// What its disk has of what it had reported, until an epoch begins at which it takes part.
+    /// What its disk has of what it had reported. Whole once it is known who gives it the rest, or that nobody does.
     pub fn content(&self) -> Content {
         self.content
     }
@@ -321,7 +321,7 @@ impl<R: ReplicaId> Member<R> {
         }
     }
 
-    /// `replica`, which is catching up, holds everything: ask for its promotion. [`Member::required`] has it until the epoch ends, because
+    /// `replica`, which is catching up, holds everything: ask for its promotion, again and again. Whoever passes that on may wait until it is durable there. [`Member::required`] has it until the epoch ends, because
     /// nobody can know when the change takes effect.
     pub fn promote<C: From<Command<R>>>(&mut self, replica: R, out: &mut Vec<C>) {
         self.await_copy(replica);

@@ -199,7 +199,7 @@ fn whole(site: &Arc<Site>) -> Result<(), String> {
     let mut cut_at = vec![0; NODES];
     for _ in 0..TROUBLES {
         let end = site.now() + Duration::from_millis(site.dice.below(3_000));
-        let is_watched = site.dice.below(3) == 0;
+        let is_watched = site.dice.below(8) == 0;
         site.has_grown.store(false, SeqCst);
         let has_grown = || is_watched && site.has_grown.load(SeqCst);
         site.step_while(|| site.now() < end && !has_grown())?;

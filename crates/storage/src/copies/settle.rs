@@ -95,10 +95,10 @@ impl Copies {
             if self.is_stopping() {
                 return Ok(());
             }
-            let (to_compare, epoch, caught_up) = {
+            let (to_compare, epoch, caught_up, is_required) = {
                 let state = group.state.lock();
-                let epoch = state.replica.member().epoch();
-                (state.replica.to_compare(), epoch, state.replica.has_caught_up())
+                let (replica, epoch) = (&state.replica, state.replica.member().epoch());
+                (replica.to_compare(), epoch, replica.has_caught_up(), replica.is_behind_required())
             };
             if let Some((to, is_in_sync)) = to_compare {
                 self.compare((at, group), (to, epoch), is_in_sync)?;
@@ -106,11 +106,16 @@ impl Copies {
                 let behind = self.behind(at, group, Whole { to, epoch, turn: 0 });
                 let chains = OfChains::Only(smallvec![group.chain]);
                 let request = StorageRequest::Sync { target: to, chains };
-                // ORDER: durable before it counts as a copy of what others have made durable here.
+                // ORDER: durable before it counts as a copy of what others have made durable here. Most of it before it is required, so that who syncs does not wait for that; and what
+                // has come meanwhile, which somebody may have synced who did not have to wait for it, once it is.
                 self.outside.peers.call_of_copy(behind.under, &request, Payload::None, SYNC_MAX)?;
                 let mut state = group.state.lock();
+                if !is_required {
+                    state.replica.require(to);
+                    continue;
+                }
                 let mut out = Vec::new();
-                state.replica.promote(to, &mut out);
+                state.replica.promote(to, epoch, &mut out);
                 group.carry_out(&mut state, out).map_err(|error| answer(at.id, &error))?;
             } else if !self.settle_all(at, group)? {
                 return Ok(());

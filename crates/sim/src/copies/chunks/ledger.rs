@@ -3,6 +3,7 @@
 //! Each cell of a chunk is a register: who writes it takes the next number, and one caller at a time changes a chunk, as the leases of metadata would have it.
 
 use super::BLOCK;
+use ashlar_types::Epoch;
 use ashlar_types::message::LossMark;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +44,7 @@ pub(super) struct Cuts {
     /// As all had lost their power.
     of_all: u64,
     /// As more than one thing has failed, and one of them was not all: then it may as well be there.
-    perhaps: u64,
+    perhaps: usize,
 }
 
 impl Register {
@@ -71,8 +72,8 @@ pub(super) struct Ledger {
     lost: BTreeSet<ChunkPlace>,
     /// How often all have lost their power.
     cuts: u64,
-    /// Of each chain, in how many chunks that was so: the target that has one leaves in favour of one whose power was cut.
-    cuts_perhaps: BTreeMap<u32, u64>,
+    /// Those of them that were so at a head, and at which epoch: it leaves in favour of one whose power was cut.
+    left: BTreeSet<(ChunkPlace, Epoch)>,
     /// Of each chain: what came with the first change that was acknowledged since it was synced.
     marks: BTreeMap<u32, Marked>,
 }
@@ -147,7 +148,7 @@ impl Ledger {
     }
 
     pub fn cuts(&self, chain: u32) -> Cuts {
-        let perhaps = self.cuts_perhaps.get(&chain).copied().unwrap_or_default();
+        let perhaps = self.left.iter().filter(|(chunk, _)| chunk.0 == chain).count();
         Cuts { of_all: self.cuts, perhaps }
     }
 
@@ -217,10 +218,11 @@ impl Ledger {
         self.registers.values_mut().for_each(Register::fall_back);
     }
 
-    /// A chunk may be an error from here on, as it is damaged where it is whole, and the power of who else is in sync was cut: what was not synced in its chain is lost if the former leaves.
-    pub fn lose(&mut self, chunk: ChunkPlace) {
-        if self.lost.insert(chunk) {
-            *self.cuts_perhaps.entry(chunk.0).or_default() += 1;
+    /// A chunk may be an error from here on, as nobody in sync has it whole who has everything. `leaves`: the epoch, if the one that it is damaged at is head, and leaves in favour of another one, which has
+    /// lost what was not synced of their chain.
+    pub fn lose(&mut self, chunk: ChunkPlace, leaves: Option<Epoch>) {
+        self.lost.insert(chunk);
+        if leaves.is_some_and(|epoch| self.left.insert((chunk, epoch))) {
             let of_chain = self.registers.iter_mut().filter(|(place, _)| place.0 == chunk.0);
             of_chain.for_each(|(_, register)| register.fall_back());
         }

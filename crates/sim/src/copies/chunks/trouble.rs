@@ -103,7 +103,8 @@ pub(super) fn note_lost(site: &Site) {
             let is_other = |target: &TargetId| *target != target_of(at) && is_whole(site, chain, *target);
             if !group.in_sync.iter().any(is_other) {
                 site.scheduler.note(&|| format!("{chunk:?} may be lost"));
-                site.ledger.lock().lose(chunk);
+                let may_leave = group.in_sync.len() > 1 && group.primary() == target_of(at);
+                site.ledger.lock().lose(chunk, may_leave.then_some(group.epoch));
                 site.count("chunks that may be lost");
             }
         }

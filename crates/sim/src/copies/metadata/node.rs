@@ -170,6 +170,14 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
             continue;
         };
         site.scheduler.note(&|| format!("node {at} serves: {standing:?}, lost: {}", tenure.has_lost()));
+        // A service begins with what others answer, and is killed before that at times.
+        if site.chance(3) {
+            site.sleep(site.dice.below(12_000_000));
+            if !tenure.may_speak() {
+                tenure.end();
+                continue;
+            }
+        }
         tell_loss(site, at, &tenure)?;
         let workers = Arc::new(AtomicU64::new(WORKERS));
         for _ in 0..WORKERS {

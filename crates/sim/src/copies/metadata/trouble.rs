@@ -63,7 +63,7 @@ pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
     match site.dice.below(18) {
         0..=1 => node::kill(site, at, false),
         2 if may_cut_power(site, at, cut_at) => {
-            // It counts from now on as one that may lack what it has reported, until it is in sync at a later epoch.
+            // It counts from now on as one that may lack what it has reported, until it was out of sync, or has told.
             cut_at[at] = site.map.lock().1.epoch.0 + 1;
             site.may_lack.lock().insert(at);
             node::kill(site, at, true);
