@@ -32,6 +32,8 @@ pub(super) struct Register {
     known: u64,
     /// What was deleted: nothing up to this is read any more.
     deleted: u64,
+    /// How often it was about to be.
+    deletions: u64,
     /// Of the two before, what was synced.
     durable: (u64, u64),
     /// All have lost their power in the middle of what was written: there may be something of several writes.
@@ -59,7 +61,7 @@ impl Register {
 pub(super) struct Synced {
     chain: u32,
     cuts: Cuts,
-    registers: Vec<(Place, u64, u64)>,
+    registers: Vec<(Place, Register)>,
 }
 
 /// See the module.
@@ -133,6 +135,7 @@ impl Ledger {
             let register = self.at(place);
             register.known = 0;
             register.durable.0 = 0;
+            register.deletions += 1;
         }
     }
 
@@ -155,7 +158,7 @@ impl Ledger {
     /// A sync of what is in a chain begins.
     pub fn begin_sync(&self, chain: u32) -> Synced {
         let of_chain = self.registers.iter().filter(|(place, _)| place.0 == chain);
-        let registers = of_chain.map(|(place, register)| (*place, register.known, register.deleted));
+        let registers = of_chain.map(|(place, register)| (*place, *register));
         Synced { chain, cuts: self.cuts(chain), registers: registers.collect() }
     }
 
@@ -202,13 +205,13 @@ impl Ledger {
         if synced.cuts != self.cuts(synced.chain) {
             return;
         }
-        for (place, known, deleted) in synced.registers {
+        for (place, before) in synced.registers {
             let register = self.at(place);
-            // Not of what may have been deleted since.
-            if register.known >= known {
-                register.durable.0 = register.durable.0.max(known);
+            // Not of what may have been deleted since, also where something else was written then.
+            if register.deletions == before.deletions {
+                register.durable.0 = register.durable.0.max(before.known);
             }
-            register.durable.1 = register.durable.1.max(deleted);
+            register.durable.1 = register.durable.1.max(before.deleted);
         }
     }
 

@@ -84,10 +84,16 @@ impl OtherTargets for Wire {
         let data = if let Payload::Write(data) = payload { data.to_vec() } else { Vec::new() };
         let (node, request) = (NodeId(self.from as u32), request.clone());
         let to = request.target().0 as usize;
+        let site = self.site.clone();
         let run = move |life: &Life| {
             let is_write = matches!(request, StorageRequest::Write { .. });
             let payload = if is_write { Payload::Write(&data) } else { Payload::None };
-            life.service.call_of_copy(node, under, &request, payload)
+            let answer = life.service.call_of_copy(node, under, &request, payload);
+            // A disk takes its time, and what comes meanwhile is not in it.
+            if matches!(request, StorageRequest::Sync { .. }) && site.chance(4) {
+                site.sleep(site.dice.below(500_000));
+            }
+            answer
         };
         match self.site.have((Some(self.from), to), wait, run) {
             Some((answer, _)) => answer,
