@@ -11,7 +11,7 @@ use seeds::{insist_on, pass_all};
 const TWICE: std::ops::Range<u64> = 3..5;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 7] = [
+const FOUND: [(u64, &str); 8] = [
     (20, "a head that had just been started told the writer of a damaged chunk that nobody had it"),
     (
         98,
@@ -20,6 +20,7 @@ const FOUND: [(u64, &str); 7] = [
     (184, "a damaged block of a change that the head had made alone was an error for good"),
     (203, "the same"),
     (340, "a mark of losses that came late was taken for a newer one than that which had overtaken it"),
+    (224, "the simulation took what was written after a deletion for synced by a sync that had begun before"),
     (
         574,
         "a new copy was told that a block is lost which the target in front, that did not answer for a while, had whole",
