@@ -278,12 +278,14 @@ fn whole(site: &Arc<Site>) -> Result<(), String> {
     (0..CALLERS).for_each(|number| callers::start(site, number));
     for _ in 0..TROUBLES {
         let end = site.now() + Duration::from_millis(site.dice.below(3_000));
-        let is_watched = site.dice.below(12) == 0;
+        let is_watched = site.dice.below(8) == 0;
         site.has_grown.store(false, SeqCst);
         let has_grown = || is_watched && site.has_grown.load(SeqCst);
         site.step_while(|| site.now() < end && !has_grown())?;
         if has_grown() {
-            site.step_until(site.now() + Duration::from_millis(site.dice.below(100)))?;
+            // Soon: with a sync of another chain all of a target is durable.
+            let soon = if site.dice.below(2) == 0 { 5 } else { 100 };
+            site.step_until(site.now() + Duration::from_millis(site.dice.below(soon)))?;
         }
         if site.is_failed() {
             return Ok(());

@@ -90,7 +90,7 @@ impl OtherTargets for Wire {
             let payload = if is_write { Payload::Write(&data) } else { Payload::None };
             let answer = life.service.call_of_copy(node, under, &request, payload);
             // A disk takes its time, and what comes meanwhile is not in it.
-            if matches!(request, StorageRequest::Sync { .. }) && site.chance(4) {
+            if matches!(request, StorageRequest::Sync { .. }) && site.chance(2) {
                 site.sleep(site.dice.below(500_000));
             }
             answer
