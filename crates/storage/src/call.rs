@@ -33,7 +33,10 @@ impl StorageCalls for StorageService {
             }
             other => other,
         };
-        let reply = reply.map(|reply| marked(reply, request, &store, is_durable));
+        // Durable here is not durable where a copy is, and that may be the one that goes on.
+        let is_passed_on = |chain| self.moves.as_ref().is_some_and(|moves| moves.is_passed_on(id, chain));
+        let is_durable_everywhere = is_durable && !request.chain().is_some_and(is_passed_on);
+        let reply = reply.map(|reply| marked(reply, request, &store, is_durable_everywhere));
         match reply {
             // Another server may reach the disk that fails here, and has it in a moment.
             Err(Errno::EIO) if is_durable && (store.stopped().is_some() || self.target(id).is_none()) => {

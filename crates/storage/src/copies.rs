@@ -556,7 +556,7 @@ impl Copies {
         }
         let at = self.at(target).ok_or(Errno::EREMCHG)?;
         let groups: Vec<(Arc<Group>, Epoch)> =
-            self.groups_of(&at, &copied)?.into_iter().map(peer::with_epoch).collect();
+            self.groups_of(&at, &copied)?.into_iter().map(with_epoch).collect();
         let reply = {
             let now = self.outside.env.clock.monotonic();
             let _at_disk = at.watch.enter(now + SYNC_HANG_AFTER);
@@ -578,6 +578,12 @@ impl Copies {
     fn groups_of(&self, at: &AtTarget, chains: &[ChainId]) -> Result<Vec<Arc<Group>>, Errno> {
         let chains: BTreeSet<ChainId> = chains.iter().copied().collect();
         chains.into_iter().map(|chain| at.group(chain).ok_or(Errno::EREMCHG)).collect()
+    }
+
+    /// As [`super::Moves::is_passed_on`].
+    pub fn is_passed_on(&self, target: TargetId, chain: ChainId) -> bool {
+        let group = self.at(target).and_then(|at| at.group(chain));
+        group.is_some_and(|group| group.state.lock().replica.is_behind_required())
     }
 
     /// As [`super::Moves::go_on_without`].
@@ -616,6 +622,12 @@ impl Copies {
         };
         at.groups().into_iter().filter_map(open).collect()
     }
+}
+
+/// A group with the epoch that it has now.
+fn with_epoch(group: Arc<Group>) -> (Arc<Group>, Epoch) {
+    let epoch = group.state.lock().replica.member().epoch();
+    (group, epoch)
 }
 
 /// Those of `chains` that have several copies, and whose head is `target`, or that are named.

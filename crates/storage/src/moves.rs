@@ -179,6 +179,11 @@ impl Moves {
         self.outside.map.read().clone()
     }
 
+    /// Whether what is changed in a chain at `target` is not answered before it is made at another one as well.
+    pub(crate) fn is_passed_on(&self, target: TargetId, chain: ChainId) -> bool {
+        self.copies.is_passed_on(target, chain)
+    }
+
     /// What there is of moves at a target.
     fn at(&self, target: TargetId) -> Arc<AtTarget> {
         if let Some(known) = self.targets.read().get(&target) {

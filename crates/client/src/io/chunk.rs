@@ -12,6 +12,11 @@ use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ChunkWritten, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, FileLayout, InodeId, OfChains, SessionId, TargetId};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// For how long a target is asked again that has chains whose copies change, and time between that.
+const SYNC_AGAIN_MAX: Duration = Duration::from_secs(60);
+const SYNC_AGAIN_PAUSE: Duration = Duration::from_millis(20);
 
 /// The sealed checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
 pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
@@ -341,7 +346,16 @@ impl Client {
 
     /// Makes everything a target has acknowledged of `chains` durable.
     pub(crate) fn sync_target(&self, target: TargetId, chains: OfChains) -> Result<(), Errno> {
-        sync_target(&*self.storage, target, chains).map(drop)
+        let end = self.env.clock.monotonic() + SYNC_AGAIN_MAX;
+        loop {
+            match sync_target(&*self.storage, target, chains.clone()) {
+                // Copies of one of its chains come or go.
+                Err(Errno::EREMCHG) if self.env.clock.monotonic() < end => {
+                    self.env.tasks.pause(SYNC_AGAIN_PAUSE);
+                }
+                done => return done.map(drop),
+            }
+        }
     }
 
     /// What came of a change of the chunk `index`; remembered until it is made durable, where a server can lose what this client has seen done.

@@ -34,7 +34,7 @@ impl Client {
         let inode = handle.file.inode;
         // Without a lease somebody else may have moved the file to chunks, or to others, and what was written there counts too.
         let mut layout = if has_lease { known } else { self.layout_now(inode)? };
-        // LIMIT: each turn more is one move of the content more, to chunks or by a truncation, while this call was under way.
+        // LIMIT: each turn more is one move of the content more, to chunks or by a truncation, or of the shard, while this call was under way.
         for _ in 0..8 {
             // ORDER: chunks first, then size and layout, then the log that holds them: a durable size never covers bytes that are not.
             if let Some(layout) = &layout {
@@ -48,7 +48,9 @@ impl Client {
             self.ask_where_unknown(DurableAt::Server(home))?;
             match self.sync_meta(SyncScope::File { inode, generation }) {
                 Err(Errno::EAGAIN) => layout = self.layout_now(inode)?,
-                Ok(()) => return self.tell_synced(handle, before, home),
+                Ok(()) if self.server_of(inode) == home => return self.tell_synced(handle, before, home),
+                // It has moved to another server, which has answered: what else was changed at that one is not durable.
+                Ok(()) => {}
                 Err(errno) => return Err(errno),
             }
         }
@@ -68,11 +70,17 @@ impl Client {
 
     /// Tells what may have been lost of a file that its server does not know any more.
     fn tell_loss_of_gone(&self, handle: &Handle) -> Result<(), Errno> {
-        let (inode, before) = (handle.file.inode, self.unsynced_meta.begin());
-        let home = self.server_of(inode);
-        self.ask_where_unknown(DurableAt::Server(home))?;
-        self.sync_meta(SyncScope::File { inode, generation: None })?;
-        self.tell_synced(handle, before, home)
+        let inode = handle.file.inode;
+        // As above.
+        for _ in 0..8 {
+            let (before, home) = (self.unsynced_meta.begin(), self.server_of(inode));
+            self.ask_where_unknown(DurableAt::Server(home))?;
+            self.sync_meta(SyncScope::File { inode, generation: None })?;
+            if self.server_of(inode) == home {
+                return self.tell_synced(handle, before, home);
+            }
+        }
+        Err(Errno::EIO)
     }
 
     /// Where the chunks of a file are at this moment, if it has any.

@@ -80,6 +80,8 @@ struct Site {
     dice: SimEntropy,
     nodes: Vec<Node>,
     map: Mutex<Arc<ClusterMap>>,
+    /// The node whose changes are answered when they are durable there, as on a disk that another server reaches, too.
+    durable: Option<usize>,
     /// Which node cannot hear which.
     cut: Mutex<BTreeSet<(usize, usize)>>,
     is_troubled: AtomicBool,
@@ -244,6 +246,7 @@ fn new_site(seed: u64, is_traced: bool) -> Arc<Site> {
         dice,
         nodes: (0..NODES).map(node).collect(),
         map,
+        durable: seed.is_multiple_of(4).then_some((seed / 4) as usize % NODES),
         cut: Mutex::default(),
         is_troubled: AtomicBool::new(true),
         is_over: AtomicBool::new(false),

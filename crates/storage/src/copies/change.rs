@@ -65,6 +65,8 @@ impl Copies {
             let _at_disk = self.at_disk(at);
             run(payload)
         });
+        // ORDER: before the rest is sent. What has made way was an error, and would be a hole after a power cut.
+        let done = if is_lost { done.and_then(|done| self.sync_here(at).map(|()| done)) } else { done };
         let passed_on = match (&done, begun.on) {
             (Ok(_), Some(next)) => {
                 let payload = data.map_or(Payload::None, Payload::Write);

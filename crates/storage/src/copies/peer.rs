@@ -2,7 +2,7 @@
 
 use super::change::in_front;
 use super::group::State;
-use super::{AtTarget, Copies, Group, SYNC_HANG_AFTER};
+use super::{AtTarget, Copies, Group};
 use crate::StorageService;
 use crate::answer::answer;
 use crate::call::carry_out;
@@ -10,7 +10,7 @@ use ashlar_chunkstore::ChunkError;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ChunkId, Epoch, Errno, NodeId, OfChains};
+use ashlar_types::{ChainId, ChunkId, Epoch, Errno, NodeId, OfChains, TargetId};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -85,13 +85,13 @@ impl Copies {
                 self.delete_for(service, (&at, group), under, request)
             }
             StorageRequest::Sync { chains: OfChains::Only(chains), .. } => {
-                // One that has not begun yet cannot say who is behind.
-                let groups = chains.iter().map(|chain| group(*chain).map(with_epoch));
-                let groups: Vec<_> = groups.collect::<Result<_, _>>()?;
-                {
-                    let _at_disk = at.watch.enter(self.outside.env.clock.monotonic() + SYNC_HANG_AFTER);
-                    at.store.sync().map_err(|error| answer(at.id, &error))?;
-                }
+                // ORDER: at one epoch from here to the end, at which the asker is in front. One that has left, or has not begun yet, cannot say who is behind, and nothing would be durable there.
+                let behind_him = |chain: &ChainId| {
+                    let group = group(*chain)?;
+                    epoch_behind(&group, under.from).map(|epoch| (group, epoch))
+                };
+                let groups: Vec<_> = chains.iter().map(behind_him).collect::<Result<_, _>>()?;
+                self.sync_here(&at)?;
                 self.sync_behind(&at, &groups, Some(under))?;
                 Ok(StorageReply::Done)
             }
@@ -220,8 +220,10 @@ impl Copies {
     }
 }
 
-/// A group with the epoch that it has now.
-pub(super) fn with_epoch(group: Arc<Group>) -> (Arc<Group>, Epoch) {
-    let epoch = group.state.lock().replica.member().epoch();
-    (group, epoch)
+/// The epoch at which `from` is in front of this target, which takes part.
+fn epoch_behind(group: &Group, from: TargetId) -> Result<Epoch, Errno> {
+    let state = group.state.lock();
+    let member = state.replica.member();
+    let is_behind = state.replica.predecessor() == Some(from) && member.is_active();
+    is_behind.then(|| member.epoch()).ok_or(Errno::EREMCHG)
 }

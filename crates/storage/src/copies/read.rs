@@ -1,6 +1,8 @@
 //! What changes nothing: reads of chunks, at any target in sync, what there is of whole files, at the head, and syncs.
 
+use super::watch::SYNC_HANG_AFTER;
 use super::{AtTarget, Copies, Group, SYNC_MAX};
+use crate::answer::answer;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -46,6 +48,15 @@ impl Copies {
         group.state.lock().replica.may_tell(now)
     }
 
+    /// Makes everything durable here.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(super) fn sync_here(&self, at: &AtTarget) -> Result<(), Errno> {
+        let _at_disk = at.watch.enter(self.outside.env.clock.monotonic() + SYNC_HANG_AFTER);
+        at.store.sync().map_err(|error| answer(at.id, &error))
+    }
+
     /// Has what was made durable here of `groups` made durable behind. `under`: of the target in front, if one has passed it on.
     ///
     /// # Errors
@@ -57,8 +68,12 @@ impl Copies {
         under: Option<CopyUnder>,
     ) -> Result<(), Errno> {
         let mut behind: BTreeMap<TargetId, SmallVec<[ChainId; 4]>> = BTreeMap::new();
-        for (group, _) in groups {
+        for (group, epoch) in groups {
             let state = group.state.lock();
+            // ORDER: who is behind is known of the epoch that the caller looks at, and of no other.
+            if !state.replica.member().is_active() || state.replica.member().epoch() != *epoch {
+                return Err(Errno::EREMCHG);
+            }
             if let Some(next) = state.replica.successor().filter(|_| state.replica.is_behind_required()) {
                 behind.entry(next).or_default().push(group.chain);
             }

@@ -2,9 +2,9 @@
 
 use super::at_target::note_of;
 use super::{Moves, Place};
-use crate::StorageService;
 use crate::answer::answer;
 use crate::call::carry_out;
+use crate::{InUse, StorageService};
 use ashlar_chunkstore::{ChainNote, ChunkStore};
 use ashlar_replication::hand_over::chain::{self, Copier, Note, Seen, Taking};
 use ashlar_rpc::wire::CopyUnder;
@@ -155,6 +155,8 @@ impl StoragePeers for StorageService {
         payload: Payload<'_>,
     ) -> Result<StorageReply, Errno> {
         let moves = self.moves.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        // It is not closed under this.
+        let _in_use = self.target_for_call(request.target()).ok_or(Errno::ENODEV)?;
         moves.copies.call(self, (node, under), request, payload)
     }
 
@@ -166,7 +168,7 @@ impl StoragePeers for StorageService {
     ) -> Result<StorageReply, Errno> {
         let moves = self.moves.as_ref().ok_or(Errno::EOPNOTSUPP)?;
         let target: TargetId = request.target();
-        let store = self.target(target).ok_or(Errno::ENODEV)?;
+        let InUse { store, _call, .. } = self.target_for_call(target).ok_or(Errno::ENODEV)?;
         let chain = chain_of(request).ok_or(Errno::EINVAL)?;
         let place = (target, chain);
         if let StorageRequest::MoveBegin { epoch, from: at, .. } = request {

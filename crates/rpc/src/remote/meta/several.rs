@@ -3,7 +3,7 @@
 use super::RemoteMeta;
 use crate::Caller;
 use ashlar_types::message::{MetaReply, MetaRequest};
-use ashlar_types::{Errno, NodeId, ShardId, StatFs};
+use ashlar_types::{ClusterMap, Errno, NodeId, ShardId, StatFs};
 use std::time::{Duration, Instant};
 
 /// For how long a server may take to tell how many inodes it has.
@@ -55,8 +55,33 @@ impl RemoteMeta {
     }
 
     /// A call to all servers: of one that asks for space, to all that there are, else to those at which the session has anything.
+    ///
+    /// # Errors
+    /// What they answer; `ETIMEDOUT` when shards move between them for as long as the call may take.
     pub(super) fn call_all(
         &self,
+        caller: Caller<'_>,
+        request: &MetaRequest<'_>,
+        deadline: Instant,
+    ) -> Result<MetaReply, Errno> {
+        loop {
+            let map = self.routes.map();
+            let reply = self.call_all_of(&map, caller, request, deadline);
+            // A shard that has moved meanwhile was asked for at its new server, and the others of its former one may not have been.
+            let is_sync = matches!(request, MetaRequest::Sync(_));
+            if !is_sync || reply.is_err() || self.routes.map().shards == map.shards {
+                return reply;
+            }
+            if Instant::now() >= deadline {
+                return Err(Errno::ETIMEDOUT);
+            }
+        }
+    }
+
+    /// The same, to those that `map` has.
+    fn call_all_of(
+        &self,
+        map: &ClusterMap,
         caller: Caller<'_>,
         request: &MetaRequest<'_>,
         deadline: Instant,
@@ -70,7 +95,6 @@ impl RemoteMeta {
             .iter()
             .map(|presence| presence.server)
             .collect();
-        let map = self.routes.map();
         let mut asked: Vec<NodeId> = Vec::new();
         let mut whole: Option<Result<MetaReply, Errno>> = None;
         for shard in &map.shards {
@@ -80,9 +104,11 @@ impl RemoteMeta {
             }
             asked.push(shard.primary);
             let is_first = whole.is_none();
-            let wait = if is_first { deadline } else { deadline.min(Instant::now() + SPACE_MAX) };
+            let is_space = matches!(request, MetaRequest::Statfs);
+            let wait =
+                if is_first || !is_space { deadline } else { deadline.min(Instant::now() + SPACE_MAX) };
             let reply = self.call_home(caller, request.clone(), shard.id, wait);
-            if !is_first && matches!(request, MetaRequest::Statfs) && reply.is_err() {
+            if !is_first && is_space && reply.is_err() {
                 // Inodes of a server that is away are not counted: whoever asks for space is not to wait for it.
                 continue;
             }

@@ -3,7 +3,7 @@
 use super::ledger::{CELLS, ChunkPlace, Place, content};
 use super::{BUSY_CHUNKS, CHUNK_BYTES, CHUNKS, Life, Site, chunk_of};
 use ashlar_rpc::{Payload, StorageCalls};
-use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
+use ashlar_types::message::{ChunkWritten, LossMark, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, ClusterMap, Errno, OfChains, TargetId};
 use parking_lot::Mutex;
 use smallvec::smallvec;
@@ -42,6 +42,8 @@ fn ask_head(
                 return None;
             }
             Some((Err(Errno::EREMCHG | Errno::ETIMEDOUT), _)) | None => site.sleep(10_000),
+            // Another server would have it in a moment; here another copy has, or this one.
+            Some((Err(Errno::EBUSY), _)) if site.durable == Some(to.0 as usize) => site.sleep(10_000),
             Some((Err(Errno::EIO), _)) if is_lost() => {
                 site.count("errors of what is lost");
                 return None;
@@ -92,10 +94,15 @@ fn write(site: &Arc<Site>, place @ (chain, index, cell): Place) {
     let answer = ask_head(site, &[chunk], chain, (&request, &data));
     let mut ledger = site.ledger.lock();
     if let Some(answer) = answer {
+        // Nothing to be remembered: it is durable wherever it counts.
+        let mut is_durable = false;
         if let StorageReply::Written(ChunkWritten { mark, .. }) = answer {
+            is_durable = mark == LossMark::NONE;
             ledger.marked(chain, mark, cuts);
         }
-        places.iter().zip(values).for_each(|(place, value)| ledger.written(*place, value, cuts));
+        for (place, value) in places.iter().zip(values) {
+            ledger.written(*place, value, (cuts, is_durable));
+        }
         site.count("written");
     }
     ledger.end(&[chunk]);

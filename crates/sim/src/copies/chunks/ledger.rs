@@ -119,13 +119,14 @@ impl Ledger {
     }
 
     /// A write was acknowledged.
-    pub fn written(&mut self, place: Place, value: u64, cuts: Cuts) {
+    pub fn written(&mut self, place: Place, value: u64, (cuts, is_durable): (Cuts, bool)) {
         let is_same = cuts == self.cuts(place.0);
         let register = self.at(place);
         // What was written before all lost their power may be lost, and its acknowledgement came late.
         if is_same {
             register.known = register.known.max(value);
             register.is_torn = false;
+            register.durable.0 = register.durable.0.max(if is_durable { value } else { 0 });
         }
     }
 
@@ -164,6 +165,9 @@ impl Ledger {
 
     /// A change of a chain that began after so many `cuts` was acknowledged with `mark`.
     pub fn marked(&mut self, chain: u32, mark: LossMark, cuts: Cuts) {
+        if mark == LossMark::NONE {
+            return;
+        }
         let cuts = (cuts, self.cuts(chain));
         self.marks.entry(chain).or_insert(Marked { mark, cuts });
     }

@@ -55,6 +55,9 @@ pub(super) fn start(site: &Arc<Site>, at: usize) {
         piece_bytes: PIECE_BYTES,
     }));
     let service = Arc::new(StorageService::with_moves(moves.clone()));
+    if site.durable == Some(at) {
+        service.answer_when_durable(target_of(at));
+    }
     moves.take_target(target_of(at), &store).unwrap();
     service.add_target(target_of(at), store.clone());
     let life = Arc::new(Life { is_over: AtomicBool::new(false), service, moves, map, store });
