@@ -61,8 +61,9 @@ impl ChunkStore {
     /// A header has its space, so a failure to change it, whatever it is, stops the target.
     fn stop_for_header(&self, error: ChunkError) -> ChunkError {
         match error {
+            ChunkError::Stopped { .. } => error,
             ChunkError::NoSpace { what } => self.stop.stop("update a slot header".into(), &what),
-            other => other,
+            other => self.stop.stop("update a slot header".into(), &other),
         }
     }
 

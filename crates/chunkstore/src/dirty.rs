@@ -83,7 +83,8 @@ impl DirtyRegions {
         if let Some(mark) = self.shard(region).lock().get_mut(&region) {
             mark.changes_running -= 1;
             if let Some((round, now)) = changed {
-                (mark.round, mark.at) = (round, now);
+                // Changes of other chunks of the region may have ended meanwhile, at a later round.
+                (mark.round, mark.at) = (mark.round.max(round), mark.at.max(now));
             }
         }
     }
@@ -195,6 +196,23 @@ mod tests {
         assert!(!dirty.enter(&one), "being removed");
         dirty.remove(&[region(1)]);
         assert_eq!(dirty.count(), 0);
+    }
+
+    #[test]
+    fn a_change_that_tells_late_that_it_has_ended_does_not_hide_a_later_one_of_its_region() {
+        let dirty = DirtyRegions::new();
+        let one: Regions = [region(1)].into_iter().collect();
+        let (before, now) = (Duration::from_secs(5), Duration::from_secs(6));
+        dirty.insert(&[region(1)], 0, before);
+        assert!(dirty.enter(&one) && dirty.enter(&one), "of two chunks");
+        dirty.leave(&one, 6, now);
+        dirty.leave(&one, 5, before);
+        assert!(
+            dirty.start_leaving(6, Some(now), 10).is_empty(),
+            "no round has covered the first that ended"
+        );
+        assert!(dirty.start_leaving(7, Some(before), 10).is_empty(), "not idle for long enough");
+        assert_eq!(dirty.start_leaving(7, Some(now), 10), vec![region(1)]);
     }
 
     #[test]

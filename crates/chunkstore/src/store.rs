@@ -257,7 +257,6 @@ impl ChunkStore {
     /// Punches free slots until `bytes` can be had; false when nothing was left to punch.
     pub(crate) fn reclaim(&self, bytes: u64) -> Result<bool, ChunkError> {
         self.index.flush(self.index.appended())?;
-        let round = self.rounds.started() + 1;
         let mut punched = 0;
         for class in Class::all() {
             self.alloc.settle(class, self.index.durable(), self.rounds.completed());
@@ -267,6 +266,8 @@ impl ChunkStore {
                     break;
                 }
                 let done = self.punch_slots(&slots);
+                // ORDER: asked for after that: a round that began before may not have it.
+                let round = self.rounds.started() + 1;
                 for slot in &slots {
                     match done {
                         Ok(()) => self.alloc.punched(*slot, round),

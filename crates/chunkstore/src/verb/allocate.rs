@@ -56,6 +56,8 @@ impl ChunkStore {
         self.slabs.change(&chunk.slab, |file| file.allocate(place, bytes))?;
         holes.iter().for_each(|block| chunk.set_sum(*block, SUM_RESERVED));
         self.write_sums(chunk, from, to, false)?;
+        // ORDER: once more: a round that has begun meanwhile does not have it.
+        self.touched.note(chunk.identity.chunk);
         Ok(holes.len() as i64 * UNITS)
     }
 

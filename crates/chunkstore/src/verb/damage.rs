@@ -162,7 +162,7 @@ impl ChunkStore {
             return Ok(());
         }
         let entry = self.cache.entry(id);
-        let (mut state, change) = self.begin_change(&entry, (0, end))?;
+        let (mut state, change) = self.begin_change(&entry, (0, chunk_bytes))?;
         let zeros = sum_of(&ZEROS);
         let lose = |chunk: &mut Chunk| {
             for &(block, sum) in blocks {
@@ -181,7 +181,9 @@ impl ChunkStore {
             let held_end = if ends_within { self.end_within(chunk, len) } else { end };
             chunk.len = if ends_within { len } else { chunk.len.max(len) };
             change.open_end = chunk.open_end();
-            return self.write_sums(chunk, 0, (held_end / BLOCK).max(end / BLOCK), true);
+            let written = self.write_sums(chunk, 0, (held_end / BLOCK).max(end / BLOCK), true);
+            self.touched.note(id);
+            return written;
         }
         let chunk = self.create_with((id, chain), class, Purpose::Part, 0, |chunk| {
             lose(chunk);

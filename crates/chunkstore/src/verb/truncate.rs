@@ -52,6 +52,8 @@ impl ChunkStore {
         // checksum outside marked regions.
         self.write_sums(chunk, 0, held_end.max(first_gone), true)?;
         self.punch_blocks(chunk, first_gone, held_end)?;
+        // ORDER: once more: a round that has begun meanwhile does not have all of it.
+        self.touched.note(chunk.identity.chunk);
         Ok((i64::from(chunk.blocks_held) - i64::from(before)) * UNITS)
     }
 }

@@ -98,7 +98,12 @@ impl ChunkStore {
         }
         let grows = end > chunk.len;
         chunk.len = chunk.len.max(end);
-        self.write_sums(chunk, first, first + count, grows)?;
+        let written = self.write_sums(chunk, first, first + count, grows);
+        if holes > 0 || grows {
+            // ORDER: once more: a round that has begun meanwhile does not have all of it.
+            self.touched.note(chunk.identity.chunk);
+        }
+        written?;
         if chunk.is_full() && !chunk.is_full_in_index {
             // Only saves later looks at the header: the write itself is done.
             match self.note_full(chunk, true, Urgency::Normal) {
@@ -135,10 +140,15 @@ impl ChunkStore {
                 })
             });
             let Err(error) = result else { continue };
-            if let ChunkError::NoSpace { .. } = &error {
-                self.undo(chunk, &parts_written[..=index], had_data)?;
-            }
-            return Err(error);
+            return match error {
+                ChunkError::NoSpace { .. } => {
+                    self.undo(chunk, &parts_written[..=index], had_data)?;
+                    Err(error)
+                }
+                // The file could not be opened again, say: what was written does not agree with its checksums.
+                error if index > 0 => Err(self.stop.stop("write the rest of a change".into(), &error)),
+                error => Err(error),
+            };
         }
         Ok(())
     }

@@ -62,6 +62,8 @@ impl ChunkStore {
         // Whatever was done is told to the header, also when the rest failed.
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let noted = self.write_sums(chunk, first, last, false);
+        // ORDER: once more: a round that has begun meanwhile does not have all of it.
+        self.touched.note(id);
         change.open_end = chunk.open_end();
         cleared.and(noted)?;
         if space == Space::Freed {

@@ -290,6 +290,10 @@ impl CopyStore for DirectoryStore {
                 what: "a copy that was not begun is to be put in its place".to_owned(),
             });
         }
+        let place = self.path.join(lane_dir(number));
+        // ORDER: what is in it is durable, and is found there, before it is the current one: that of before is removed.
+        let synced = std::fs::File::open(&place).and_then(|directory| directory.sync_all());
+        synced.map_err(io(format!("sync {}", place.display())))?;
         self.write(CURRENT_FILE, number.to_string().as_bytes())?;
         let lane = self.open_number(number, true)?;
         let path = self.path.join(lane_dir(before));
