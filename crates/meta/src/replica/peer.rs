@@ -76,7 +76,12 @@ impl Peer {
 
     /// Whether it has told at `epoch` that all up to `through` is durable there.
     pub(super) fn has_flushed(&self, epoch: Epoch, through: u64) -> bool {
-        through == 0 || (self.flushed.0 == epoch && self.flushed.1 >= through)
+        self.flushed_at(epoch) >= through
+    }
+
+    /// Up to where it has told at `epoch` that all is durable there; 0 when it has told nothing at that one.
+    pub(super) fn flushed_at(&self, epoch: Epoch) -> u64 {
+        if self.flushed.0 == epoch { self.flushed.1 } else { 0 }
     }
 
     pub(super) fn wake(&self) {
@@ -181,7 +186,7 @@ impl Replica {
             let heard = replica.ask(node, &Say::Flush { epoch, through }, &[], FLUSH_WAIT);
             let is_done = match heard {
                 Some(Heard::Flushed { epoch, through: flushed }) => {
-                    replica.has_flushed(node, epoch, flushed);
+                    replica.note_flushed(node, epoch, flushed);
                     replica.flushed.notify_all();
                     flushed >= through
                 }
@@ -194,14 +199,14 @@ impl Replica {
         }
     }
 
-    fn has_flushed(&self, node: NodeId, epoch: Epoch, through: Sequence) {
+    /// A peer has told at `epoch` that all up to `through` is durable there.
+    fn note_flushed(&self, node: NodeId, epoch: Epoch, through: Sequence) {
         let mut core = self.core.lock();
         let is_asked_for = core.machine.member().may_be_promoted(node);
         let is_now = core.machine.member().epoch() == epoch;
         let Some(peer) = core.peer(node) else { return };
         let owed = peer.owed.filter(|owed| owed.0 == epoch && !peer.has_flushed(epoch, owed.1));
-        let before = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
-        peer.flushed = (epoch, before.max(through.0));
+        peer.flushed = (epoch, peer.flushed_at(epoch).max(through.0));
         let is_waited_for = owed.is_some_and(|owed| peer.has_flushed(epoch, owed.1));
         if is_now && is_asked_for && is_waited_for && core.proposal.is_none() {
             self.propose(&mut core, epoch, Change::Promote(node));

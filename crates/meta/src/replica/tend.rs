@@ -271,7 +271,7 @@ impl Core {
             let has = matched.map_or(0, |sequence| sequence.0);
             // Logs were not compared yet: then the same goes for that.
             let has_all = has >= last && matched.is_some();
-            let flushed = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
+            let flushed = peer.flushed_at(epoch);
             let has_flushed = flushed >= peer.flush_wanted.min(has);
             // Each for itself: the cache of a disk that hangs takes entries for long.
             let stalled = peer.progress.iter_mut().zip([(has, has_all), (flushed, has_flushed)]).any(

@@ -1,5 +1,6 @@
 //! What changes nothing: reads of chunks, at any target in sync, what there is of whole files, at the head, and syncs.
 
+use super::group::State;
 use super::watch::SYNC_HANG_AFTER;
 use super::{AtTarget, Copies, Group, SYNC_MAX};
 use crate::answer::answer;
@@ -67,11 +68,15 @@ impl Copies {
         groups: &[(Arc<Group>, Epoch)],
         under: Option<CopyUnder>,
     ) -> Result<(), Errno> {
+        let is_at = |state: &State, epoch: Epoch| {
+            let member = state.replica.member();
+            member.is_active() && member.epoch() == epoch
+        };
         let mut behind: BTreeMap<TargetId, SmallVec<[ChainId; 4]>> = BTreeMap::new();
         for (group, epoch) in groups {
             let state = group.state.lock();
             // ORDER: who is behind is known of the epoch that the caller looks at, and of no other.
-            if !state.replica.member().is_active() || state.replica.member().epoch() != *epoch {
+            if !is_at(&state, *epoch) {
                 return Err(Errno::EREMCHG);
             }
             if let Some(next) = state.replica.successor().filter(|_| state.replica.is_behind_required()) {
@@ -86,11 +91,7 @@ impl Copies {
             synced.map_err(super::change::of_behind)?;
         }
         // What was acknowledged at an epoch that began meanwhile may be where nobody has synced.
-        let is_same = |(group, epoch): &(Arc<Group>, Epoch)| {
-            let state = group.state.lock();
-            let member = state.replica.member();
-            member.is_active() && member.epoch() == *epoch
-        };
+        let is_same = |(group, epoch): &(Arc<Group>, Epoch)| is_at(&group.state.lock(), *epoch);
         if groups.iter().all(is_same) { Ok(()) } else { Err(Errno::EREMCHG) }
     }
 }
