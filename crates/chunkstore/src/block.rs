@@ -10,6 +10,7 @@ use crate::key;
 use crate::piece::runs;
 use crate::store::ChunkStore;
 use ashlar_kv::Urgency;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Blocks read together when they are taken as they are.
@@ -138,8 +139,9 @@ impl ChunkStore {
     }
 
     /// Takes the blocks `[from, to)` as they are on disk: after a write that may have stopped half way, each of them is old
-    /// or new. What lies behind the length becomes zeros again.
+    /// or new, but for those that were lost before ([`crate::lost`]) and are as they were. What lies behind the length becomes zeros again.
     pub(crate) fn accept_blocks(&self, chunk: &mut Chunk, from: u32, to: u32) -> Result<u64, ChunkError> {
+        let lost = self.lost_blocks(chunk)?;
         let mut accepted = 0;
         let mut bytes = Vec::new();
         let all: Vec<_> = runs(from, &chunk.sums[from as usize..to as usize]).filter(|run| run.2).collect();
@@ -150,8 +152,21 @@ impl ChunkStore {
         });
         for (first, end) in portions {
             bytes.resize((end - first) as usize * BLOCK_BYTES, 0);
-            self.slabs.read(&chunk.slab, chunk.slot.data_offset(first * BLOCK), &mut bytes)?;
+            let (slab, slot) = (Arc::clone(&chunk.slab), chunk.slot);
+            let read_at =
+                |block: u32, bytes: &mut [u8]| self.slabs.read(&slab, slot.data_offset(block * BLOCK), bytes);
+            let is_readable = match read_at(first, &mut bytes) {
+                Ok(()) => true,
+                // One place of the disk may keep the rest from being read.
+                Err(ChunkError::Io { .. }) => false,
+                Err(error) => return Err(error),
+            };
             for (block, bytes) in (first..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
+                let is_lost = lost.binary_search(&(block, chunk.sum(block))).is_ok();
+                if is_lost || (!is_readable && read_at(block, bytes).is_err()) {
+                    // An error for whoever reads it, as it is now.
+                    continue;
+                }
                 accepted += u64::from(self.accept_block(chunk, block, bytes)?);
             }
         }

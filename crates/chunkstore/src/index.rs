@@ -31,6 +31,7 @@ pub(crate) enum Verb {
     Confirm = 10,
     NoteChain = 11,
     NoteCopy = 12,
+    NoteLost = 13,
 }
 
 /// The lane and how its errors stop the target.

@@ -29,6 +29,8 @@ pub(crate) const SUSPECTS: u8 = b's';
 pub(crate) const CHAIN_NOTES: u8 = b'h';
 /// Table of notes about chains that have copies on other targets.
 pub(crate) const COPIES: u8 = b'k';
+/// Table of chunks with blocks that are lost.
+pub(crate) const LOST: u8 = b'l';
 /// Table of the target's own numbers.
 const META: u8 = b'm';
 
@@ -51,6 +53,15 @@ pub(crate) struct FreshRecord {
     pub(crate) chunk: ChunkId,
     /// For a slot whose old bytes were still on the disk: the digest of its checksums. It was written whole.
     pub(crate) stale: Option<u32>,
+}
+
+/// The blocks of a chunk whose content is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LostRecord {
+    /// The slot's generation.
+    pub(crate) generation: u64,
+    /// The blocks, ascending, with the checksum that the header has for each.
+    pub(crate) blocks: Vec<(u32, u32)>,
 }
 
 fn corrupt(table: &str) -> ChunkError {
@@ -162,6 +173,13 @@ pub(crate) fn decode_chunk(key: &[u8]) -> Result<ChunkId, ChunkError> {
     let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
     let id = fields.chunk_be().filter(|_| fields.rest.is_empty());
     id.ok_or_else(|| corrupt("c"))
+}
+
+/// The key of the record of blocks that are lost.
+pub(crate) fn lost(id: ChunkId) -> Key {
+    let mut key = Key::from_slice(&[0, 0, LOST]);
+    put_chunk_be(id, &mut key);
+    key
 }
 
 /// The key of a group's bits.
@@ -442,6 +460,28 @@ impl Placement {
             }
             _ => Err(corrupt("c")),
         }
+    }
+}
+
+impl LostRecord {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(8 + 8 * self.blocks.len());
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        for (block, sum) in &self.blocks {
+            out.extend_from_slice(&block.to_le_bytes());
+            out.extend_from_slice(&sum.to_le_bytes());
+        }
+        out.into()
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<LostRecord, ChunkError> {
+        let mut fields = Fields { rest: value };
+        let generation = fields.u64().ok_or_else(|| corrupt("l"))?;
+        let mut blocks = Vec::with_capacity(fields.rest.len() / 8);
+        while !fields.rest.is_empty() {
+            blocks.push(fields.u32().zip(fields.u32()).ok_or_else(|| corrupt("l"))?);
+        }
+        Ok(LostRecord { generation, blocks })
     }
 }
 

@@ -32,6 +32,7 @@ mod header;
 mod index;
 mod key;
 mod loss_marks;
+mod lost;
 mod open;
 mod piece;
 mod rebuild;

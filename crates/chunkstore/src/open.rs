@@ -12,6 +12,7 @@ use crate::header::Owner;
 use crate::index::{Index, Verb};
 use crate::key::{self, Mark, OpenedIn};
 use crate::loss_marks::{LossMarks, OwnMark};
+use crate::lost::LostChunks;
 use crate::recover::RecoveryReport;
 use crate::slab::Slabs;
 use crate::space::Space;
@@ -234,6 +235,7 @@ impl ChunkStore {
             fresh: FreshSlots::new(),
             dirty: DirtyRegions::new(),
             touched: Touched::new(),
+            lost: LostChunks::default(),
             suspects_gate: Mutex::new(()),
             rounds: SyncRounds::default(),
             counters: Counters::default(),
@@ -249,7 +251,8 @@ impl ChunkStore {
             space,
         };
         store.find_slabs()?;
-        let report = store.recover(last, now)?;
+        store.count_lost()?;
+        let report = store.recover((last, now), was_closed)?;
         store.stock_clean_slots()?;
         Ok((store, report))
     }

@@ -9,6 +9,7 @@
 //! | fresh slot | no header of the chunk, or (stale slot) not the checksums it was given | the chunk was never synced: it is dropped | damage: it stays, reads fail |
 //! | fresh slot, stale | a block that does not match | bytes of an earlier chunk: the block becomes a hole | damage |
 //! | fresh slot, else, and dirty region | a block that does not match | old or new bytes of a write in flight: accepted | so noted in the header: accepted; else damage |
+//! | either | a header or block that cannot be read | damage | damage |
 //! | either | data behind the length | of a write whose length is lost: becomes zeros | the same |
 //! | either | anything below a block without data | of a write that was cut short: becomes zeros | the same |
 //!
@@ -68,16 +69,21 @@ impl RecoveryReport {
 }
 
 impl ChunkStore {
-    /// Puts right what the last stop left. `before` tells where the target was open before, as far as that is known, `now` where it is.
+    /// Puts right what the last stop left. `before` tells where the target was open before, as far as that is known, `now` where it is; `was_closed`, that it was
+    /// closed in good order.
     pub(crate) fn recover(
         &self,
-        before: Option<OpenedIn>,
-        now: Option<OpenedIn>,
+        (before, now): (Option<OpenedIn>, Option<OpenedIn>),
+        was_closed: bool,
     ) -> Result<RecoveryReport, ChunkError> {
         let mut report = RecoveryReport::default();
         let lost = if now.is_some() && now == before { Lost::Nothing } else { Lost::Unsynced };
         let mut done: Vec<Key> = Vec::new();
         let mut slabs: BTreeSet<SlabId> = BTreeSet::new();
+        if lost == Lost::Nothing && !was_closed {
+            // Space that was allocated, and a block that was mended, are in no table: the page cache may have them in any slab.
+            slabs.extend(self.alloc.all_slabs());
+        }
         // LIMIT: a file per fresh slot, and per slot in a dirty region; both are bounded.
         let mut suspects: BTreeSet<FileGeneration> = BTreeSet::new();
         let (from, to) = key::table_range(key::FRESH);
@@ -146,8 +152,9 @@ impl ChunkStore {
         let header = match self.read_header(&slab, record.slot) {
             Ok(SlotContent::Used(header)) => Some(header),
             Ok(_) => None,
-            Err(ChunkError::Corrupt { file, what }) => {
-                tracing::error!(file, what, "a slab is not whole");
+            // A place of the disk that cannot be read keeps nobody from the rest of it.
+            Err(error @ (ChunkError::Corrupt { .. } | ChunkError::Io { .. })) => {
+                tracing::error!(%error, "the header of a new chunk cannot be read");
                 report.slots_damaged += 1;
                 return Ok(());
             }
@@ -167,6 +174,7 @@ impl ChunkStore {
             return self.drop_chunk(record.chunk, record.slot);
         };
         let mut chunk = Chunk::new(slab, record.slot, header, placement.is_full);
+        self.settle_lost(&chunk)?;
         let blocks = chunk.slot.slab.class.blocks();
         let mut changed = 0;
         if record.stale.is_some() && lost == Lost::Unsynced {
@@ -194,7 +202,7 @@ impl ChunkStore {
                     let placement = self.placement_at(header.identity.chunk, slot)?;
                     placement.filter(|at| at.generation == header.identity.generation).map(|at| (header, at))
                 }
-                Ok(_) | Err(ChunkError::Corrupt { .. }) => None,
+                Ok(_) | Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) => None,
                 Err(error) => return Err(error),
             };
             let Some((header, placement)) = found else {
@@ -205,6 +213,7 @@ impl ChunkStore {
             let found = header.identity.chunk;
             suspects.insert((found.inode, found.generation));
             let mut chunk = Chunk::new(slab, slot, header, placement.is_full);
+            self.settle_lost(&chunk)?;
             let (from, to) = (from / BLOCK, to / BLOCK);
             let changed = self.recover_blocks(lost, &mut chunk, (from, to), report)?;
             self.finish_chunk(&mut chunk, changed, from, to)?;
@@ -270,13 +279,18 @@ impl ChunkStore {
 
     /// Makes holes of the blocks that do not match.
     fn drop_blocks(&self, chunk: &mut Chunk) -> Result<u64, ChunkError> {
+        let lost = self.lost_blocks(chunk)?;
         let mut dropped = 0;
         let mut bytes = vec![0; BLOCK as usize];
         for block in 0..chunk.slot.slab.class.blocks() {
-            if !has_data(chunk.sum(block)) {
+            if !has_data(chunk.sum(block)) || lost.contains(&(block, chunk.sum(block))) {
                 continue;
             }
-            self.slabs.read(&chunk.slab, chunk.slot.data_offset(block * BLOCK), &mut bytes)?;
+            match self.slabs.read(&chunk.slab, chunk.slot.data_offset(block * BLOCK), &mut bytes) {
+                Ok(()) => {}
+                Err(ChunkError::Io { .. }) => continue,
+                Err(error) => return Err(error),
+            }
             if sum_of(&bytes) != chunk.sum(block) {
                 chunk.set_sum(block, SUM_HOLE);
                 self.punch_blocks(chunk, block, block + 1)?;
@@ -296,10 +310,13 @@ impl ChunkStore {
     }
 
     fn drop_chunk(&self, id: ChunkId, slot: Slot) -> Result<(), ChunkError> {
+        let was_lost = self.has_lost_record(id)?;
         self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
             changes.insert(key::chunk(id), None);
+            changes.extend(was_lost.then(|| (key::lost(id), None)));
             self.alloc.mark_used(&[slot], false, changes);
         })?;
+        self.lost.gone(usize::from(was_lost));
         self.alloc.put_back(slot, Rest::Some);
         Ok(())
     }

@@ -227,17 +227,15 @@ impl Slabs {
 
     /// Makes every change that was made before the call durable.
     pub(crate) fn sync_touched(&self) -> Result<u64, ChunkError> {
-        let touched = std::mem::take(&mut *self.touched.lock());
-        for (done, slab) in touched.iter().enumerate() {
+        let mut owed = Owed { slabs: self, rest: std::mem::take(&mut *self.touched.lock()) };
+        let count = owed.rest.len();
+        while let Some(slab) = owed.rest.last() {
             // ORDER: the mark is cleared before the sync: a write that comes in between marks the slab again.
             slab.is_touched.store(false, Ordering::SeqCst);
-            if let Err(error) = self.sync(slab) {
-                // The file could not be opened, say: the next round owes what this one could not do.
-                touched[done..].iter().for_each(|slab| self.touch_again(slab));
-                return Err(error);
-            }
+            self.sync(slab)?;
+            owed.rest.pop();
         }
-        Ok(touched.len() as u64)
+        Ok(count as u64)
     }
 
     /// Whether any slab was written since the last sync.
@@ -256,5 +254,17 @@ impl Slabs {
     pub(crate) fn sync(&self, slab: &Arc<Slab>) -> Result<(), ChunkError> {
         let synced = self.handle(slab)?.sync_data();
         synced.map_err(|error| self.stop.stop(format!("sync {}", self.describe(slab.id)), &error))
+    }
+}
+
+/// Slabs that a round has taken and not synced yet. The next one owes what this one could not do: a file could not be opened, say.
+struct Owed<'a> {
+    slabs: &'a Slabs,
+    rest: Vec<Arc<Slab>>,
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        self.rest.iter().for_each(|slab| self.slabs.touch_again(slab));
     }
 }

@@ -12,6 +12,7 @@ use crate::header::{Identity, Owner, SlotContent, SlotHeader};
 use crate::index::Index;
 use crate::key::Placement;
 use crate::loss_marks::LossMarks;
+use crate::lost::LostChunks;
 use crate::slab::{Slab, Slabs};
 use crate::space::Space;
 use crate::stop::StopSwitch;
@@ -50,6 +51,8 @@ pub struct ChunkStore {
     pub(crate) dirty: DirtyRegions,
     /// What changed length or space since the last sync round.
     pub(crate) touched: Touched,
+    /// How many chunks have blocks that are lost.
+    pub(crate) lost: LostChunks,
     /// Held while suspects are written, or looked at to be forgotten.
     pub(crate) suspects_gate: Mutex<()>,
     pub(crate) space: Space,

@@ -3,6 +3,7 @@
 
 mod support;
 
+use ashlar_env::sim::FaultOp;
 use std::time::Duration;
 use support::{World, chunk, content, pattern, scrub_all};
 
@@ -115,4 +116,78 @@ fn data_whose_length_was_lost_does_not_come_up_when_the_chunk_grows() {
         assert!(before == after, "seed {seed}: what read as zeros is not zeros any more");
     }
     assert!(lost > 10);
+}
+
+#[test]
+fn what_changed_no_data_before_a_kill_is_durable_after_the_next_sync_too() {
+    const SLAB: &str = "slabs/16777216/0.slab";
+    for seed in 0..6 {
+        let world = World::new();
+        let store = world.open();
+        // As above: the first slab is not the newest.
+        for index in 0..257 {
+            store.write(chunk(1, index), MIB16, 0, &pattern(index, 3000), None).unwrap();
+        }
+        store.close().unwrap();
+        world.kill(store);
+        // No region is marked by what comes now.
+        let store = world.open();
+        world.disk.flip_bit(SLAB, (20_480 + 17) * 8).unwrap();
+        assert!(store.damage(chunk(1, 0)).unwrap().is_some());
+        assert!(store.mend_block(chunk(1, 0), 0, &pattern(0, 3000)).unwrap());
+        assert_eq!(store.allocate(chunk(1, 1), MIB16, 32_768, 8192).unwrap(), 16);
+        world.kill(store);
+        let store = world.open();
+        store.sync().unwrap();
+        world.crash(store, seed);
+        let store = world.open();
+        assert_eq!(store.damage(chunk(1, 0)).unwrap(), None, "seed {seed}");
+        assert_eq!(
+            store.allocate(chunk(1, 1), MIB16, 32_768, 8192).unwrap(),
+            0,
+            "seed {seed}: it is reserved"
+        );
+    }
+}
+
+#[test]
+fn a_place_of_the_disk_that_cannot_be_read_keeps_no_target_from_being_opened() {
+    const EIO: i32 = 5;
+    let mut refused_by_slabs = 0;
+    let mut opened = 0;
+    for nth in 1..60 {
+        let world = World::new();
+        let store = world.open();
+        store.write(chunk(1, 0), KIB64, 0, &pattern(1, 40_000), None).unwrap();
+        store.sync().unwrap();
+        store.write(chunk(1, 0), KIB64, 4096, &pattern(2, 8192), None).unwrap();
+        store.write(chunk(1, 1), KIB64, 0, &pattern(3, 9000), None).unwrap();
+        store.write(chunk(1, 2), KIB64, 0, &pattern(4, 9000), None).unwrap();
+        world.crash(store, nth);
+        world.disk.fail_nth(FaultOp::Read, nth, EIO);
+        let store = match world.try_open() {
+            Ok((store, _)) => store,
+            // Without its header and its index no target is one.
+            Err(error) => {
+                refused_by_slabs += usize::from(format!("{error:?}").contains("slab"));
+                continue;
+            }
+        };
+        opened += 1;
+        world.disk.forget_failures();
+        let mut whole = pattern(1, 40_000);
+        whole.resize(KIB64 as usize, 0);
+        for block in (0..16).filter(|block| ![1, 2].contains(block)) {
+            let at = block as usize * 4096;
+            let mut out = vec![0; 4096];
+            if let Ok(len) = store.read(chunk(1, 0), KIB64, block * 4096, &mut out) {
+                assert!(out[..len] == whole[at..at + len] || len == 0, "nth {nth} block {block}");
+            }
+        }
+        // It is usable.
+        store.write(chunk(2, 0), KIB64, 0, &pattern(5, 9000), None).unwrap();
+        store.sync().unwrap();
+        store.close().unwrap();
+    }
+    assert!(refused_by_slabs == 0 && opened > 10, "{refused_by_slabs} refused, {opened} opened");
 }

@@ -1,5 +1,5 @@
 //! Goal: what is damaged is named block by block, what another copy has of it is told apart by its checksum, and a block that is noted as lost is never taken for sound: not by a read, not by a partial
-//! write, not after the death of the process.
+//! write, not after the death of the process, not after a power cut.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -159,4 +159,93 @@ fn digests_are_equal_where_content_is_however_it_came_to_be() {
     assert_ne!(both(&other, &|_| ()), first);
     let before = one.digests(CHAIN, None, Some(chunk(1, 0))).unwrap();
     assert_eq!(before, (Vec::new(), None), "up to one, without that one");
+}
+
+#[test]
+fn a_lost_block_is_lost_after_a_power_cut_beside_a_write_that_was_not_synced() {
+    for seed in 0..20 {
+        let world = World::new();
+        let store = world.open();
+        store.write(chunk(1, 0), (KIB64, CHAIN), 0, &pattern(1, 20_000), None).unwrap();
+        store.sync().unwrap();
+        store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), 20_000, &[(1, 5), (2, 6)]).unwrap();
+        store.lose_blocks(chunk(1, 1), (KIB64, CHAIN), KIB64, &Damage::all_blocks(KIB64)).unwrap();
+        store.sync().unwrap();
+        // Of the same region, and of a chunk that is new.
+        store.write(chunk(1, 0), (KIB64, CHAIN), 0, &pattern(2, 4096), None).unwrap();
+        store.write(chunk(1, 1), (KIB64, CHAIN), 8192, &pattern(3, 4096), None).unwrap();
+        world.crash(store, seed);
+        let store = world.open();
+        assert!(is_lost(&store, 0, 1) && is_lost(&store, 0, 2), "seed {seed}");
+        assert!(!is_lost(&store, 0, 0) && !is_lost(&store, 0, 3), "seed {seed}");
+        assert!((0..16).filter(|block| *block != 2).all(|block| is_lost(&store, 1, block)), "seed {seed}");
+        // As often as that happens.
+        store.write(chunk(1, 0), (KIB64, CHAIN), 0, &pattern(4, 4096), None).unwrap();
+        world.crash(store, seed + 1);
+        assert!(is_lost(&world.open(), 0, 1), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_was_written_over_a_lost_block_is_old_or_new_after_a_power_cut_as_anything_else() {
+    let (old, new) = (pattern(7, 4096), pattern(8, 4096));
+    for seed in 0..40 {
+        let world = World::new();
+        let store = world.open();
+        store.write(chunk(1, 0), (KIB64, CHAIN), 0, &pattern(1, 20_000), None).unwrap();
+        store.sync().unwrap();
+        store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), 20_000, &[(1, sum_of(&old)), (2, 6)]).unwrap();
+        // By its content the block cannot be told from the one that was lost.
+        match seed % 3 {
+            0 => drop(store.write(chunk(1, 0), (KIB64, CHAIN), 4096, &old, None).unwrap()),
+            1 => assert!(store.mend_block(chunk(1, 0), 1, &old).unwrap()),
+            _ => {
+                store.zero(chunk(1, 0), KIB64, 4096, 4096).unwrap();
+                store.punch(chunk(1, 0), KIB64, 4096, 4096).unwrap();
+                store.write(chunk(1, 0), (KIB64, CHAIN), 4096, &old, None).unwrap();
+            }
+        }
+        store.sync().unwrap();
+        store.write(chunk(1, 0), (KIB64, CHAIN), 4096, &new, None).unwrap();
+        world.crash(store, seed);
+        let store = world.open();
+        let mut out = vec![0; 4096];
+        store.read(chunk(1, 0), KIB64, 4096, &mut out).unwrap();
+        // A disk keeps or loses sectors.
+        let mut sectors = out.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
+        assert!(sectors.all(|((out, old), new)| out == old || out == new), "seed {seed}");
+        assert!(is_lost(&store, 0, 2), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_chunk_whose_header_is_damaged_is_never_away_while_a_lost_one_takes_its_place() {
+    for seed in 0..20 {
+        let world = World::new();
+        let store = world.open();
+        store.write(chunk(1, 0), (KIB64, CHAIN), 0, &pattern(1, 20_000), None).unwrap();
+        store.close().unwrap();
+        world.kill(store);
+        world.disk.flip_bit(SLAB, 20 * 8).unwrap();
+        let store = world.open();
+        assert!(store.look(chunk(1, 0)).is_err());
+        let refused = store.lose_blocks(chunk(1, 0), (2 * KIB64, CHAIN), 20_000, &[(1, 5)]);
+        assert!(matches!(refused, Err(ChunkError::BadRequest(_))), "{refused:?}");
+        store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), KIB64, &Damage::all_blocks(KIB64)).unwrap();
+        assert!((0..16).all(|block| is_lost(&store, 0, block)));
+        // Another one has its slot, once that is free.
+        store.sync().unwrap();
+        store.write(chunk(1, 1), (KIB64, CHAIN), 0, &pattern(2, KIB64 as usize), None).unwrap();
+        if seed % 2 == 0 {
+            store.sync().unwrap();
+        }
+        world.crash(store, seed);
+        let store = world.open();
+        assert!((0..16).all(|block| is_lost(&store, 0, block)), "seed {seed}");
+        store.delete(chunk(1, 0)).unwrap();
+        assert_eq!(content(&store, chunk(1, 0), KIB64).unwrap().0, 0);
+        store.write(chunk(1, 0), (KIB64, CHAIN), 0, &pattern(1, 20_000), None).unwrap();
+        world.kill(store);
+        assert!(!is_lost(&world.open(), 0, 1), "what was lost of one that was deleted says nothing");
+    }
 }

@@ -319,8 +319,8 @@ impl Lane {
         self.stop_threads();
         let checkpointed = match self.shared.checkpoint() {
             Err(KvError::NoSpace { .. }) => self.flush_here(),
-            // What copies may not have stays in the log.
-            Ok(()) if self.shared.copies.get().is_some() => self.flush_here(),
+            // What copies may not have stays in the log, and all of it while nobody has said what they have.
+            Ok(()) if self.shared.config.keeps_log => self.flush_here(),
             other => other,
         };
         self.shared.health.close();

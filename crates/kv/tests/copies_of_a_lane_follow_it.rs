@@ -430,3 +430,19 @@ fn a_lane_of_one_copy_that_gets_a_second_one_has_its_groups_counted() {
     assert_eq!(copies.appended.lock()[0].number, GroupNumber { sequence: 6, epoch: Epoch(9) });
     let _ = sim_env(1);
 }
+
+#[test]
+fn a_lane_that_is_closed_before_its_copies_were_heard_is_durable() {
+    for seed in 0..10 {
+        let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+        let lane = open_sim(&disk, &engine, replicated(), seed).unwrap();
+        for number in 0..5 {
+            commit(&lane, vec![put(&format!("k{number}"), vec![7; 100])]).unwrap();
+        }
+        lane.close().unwrap();
+        drop(lane);
+        disk.crash(seed);
+        let lane = open_sim(&disk, &engine, replicated(), seed).unwrap();
+        assert_eq!(lane.last_group().sequence, 5, "seed {seed}");
+    }
+}

@@ -138,8 +138,8 @@ impl ChunkStore {
         }
     }
 
-    /// Notes that the content of blocks is lost, in a chunk of `shape` that is made if it is not here: reads of them fail until they are written again. `blocks` are
-    /// ascending, each with the checksum of what was there; `len` is the length of the chunk, bytes, which ends there if the block at its end is lost.
+    /// Notes that the content of blocks is lost, in a chunk of `shape` that is made if it is not here, or cannot be used at all: reads of them fail until they are written again,
+    /// whatever stops when. `blocks` are ascending, each with the checksum of what was there; `len` is the length of the chunk, bytes, which ends there if the block at its end is lost.
     ///
     /// # Errors
     /// As [`ChunkStore::write`].
@@ -162,19 +162,28 @@ impl ChunkStore {
             return Ok(());
         }
         let entry = self.cache.entry(id);
-        let (mut state, change) = self.begin_change(&entry, (0, chunk_bytes))?;
         let zeros = sum_of(&ZEROS);
-        let lose = |chunk: &mut Chunk| {
-            for &(block, sum) in blocks {
-                chunk.set_sum(block, if sum == zeros { lost_sum() } else { seal(sum) });
+        let stored = |sum: u32| if sum == zeros { lost_sum() } else { seal(sum) };
+        let blocks: Vec<BlockSum> = blocks.iter().map(|(block, sum)| (*block, stored(*sum))).collect();
+        let lose = |chunk: &mut Chunk| blocks.iter().for_each(|(block, sum)| chunk.set_sum(*block, *sum));
+        let (mut state, change) = match self.begin_change(&entry, (0, chunk_bytes)) {
+            // Nothing can be written over what cannot be used.
+            Err(error @ (ChunkError::Corrupt { .. } | ChunkError::Io { .. })) => {
+                let state = entry.state.write();
+                if !matches!(&*state, State::Unknown) {
+                    return Err(error);
+                }
+                (state, None)
             }
+            begun => begun?,
         };
         if let (State::Present(chunk), Some(mut change)) = (&mut *state, change) {
             ChunkStore::check_class(chunk, class)?;
             ChunkStore::check_chain(chunk, chain)?;
             self.touched.note(id);
-            // ORDER: the index stops to call the chunk full before it is not.
+            // ORDER: the index stops to call the chunk full before it is not, and has what is lost before the header.
             self.note_full(chunk, false, Urgency::FreesSpace)?;
+            self.note_lost(chunk, &blocks)?;
             // What is below them stays: it is not what the checksums say, or it is what was there.
             lose(chunk);
             let ends_within = end > len && chunk.len > len;
@@ -185,7 +194,15 @@ impl ChunkStore {
             self.touched.note(id);
             return written;
         }
-        let chunk = self.create_with((id, chain), class, Purpose::Part, 0, |chunk| {
+        let old = self.leaving(id, &state)?;
+        if let Some(old) = &old {
+            if old.slot.slab.class != class {
+                return Err(ChunkError::BadRequest("the chunk is here with another chunk size"));
+            }
+            tracing::warn!(chunk = %id, place = self.place(old.slot), "a chunk whose header is damaged goes for one in which something is lost");
+        }
+        let chunk = self.create_in_place_of(old, (id, chain), class, Purpose::Part, 0, |chunk| {
+            self.note_lost(chunk, &blocks)?;
             lose(chunk);
             chunk.len = len;
             let header = self.encode_header(chunk);
@@ -238,6 +255,7 @@ impl ChunkStore {
         whole[..bytes.len()].copy_from_slice(bytes);
         let place = chunk.slot.data_offset(block * BLOCK);
         self.slabs.change(&chunk.slab, |file| file.write_at(place, &whole))?;
+        self.forget_lost(chunk, block, block + 1)?;
         Ok(true)
     }
 

@@ -8,7 +8,7 @@ use crate::geometry::Slot;
 use crate::index::{Changes, Verb};
 use crate::key::{self, Placement};
 use crate::store::ChunkStore;
-use ashlar_kv::Urgency;
+use ashlar_kv::{Position, Urgency};
 use ashlar_types::{ChainId, ChunkId, InodeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,10 +28,10 @@ pub struct Deleted {
 }
 
 /// A chunk on its way out: where it is, and what it held.
-struct Leaving {
-    id: ChunkId,
-    slot: Slot,
-    generation: u64,
+pub(crate) struct Leaving {
+    pub(crate) id: ChunkId,
+    pub(crate) slot: Slot,
+    pub(crate) generation: u64,
     blocks_held: u64,
 }
 
@@ -121,7 +121,7 @@ impl ChunkStore {
 
     /// What has to go for a chunk; `None` when it is not here. A damaged header does not keep a chunk alive: it then counts
     /// as holding nothing.
-    fn leaving(&self, id: ChunkId, state: &State) -> Result<Option<Leaving>, ChunkError> {
+    pub(crate) fn leaving(&self, id: ChunkId, state: &State) -> Result<Option<Leaving>, ChunkError> {
         let placement = match state {
             State::Absent => return Ok(None),
             State::Present(chunk) => {
@@ -136,8 +136,8 @@ impl ChunkStore {
         let Placement { slot, generation, .. } = placement;
         let blocks_held = match self.held_blocks(id, placement) {
             Ok((_, blocks)) => u64::from(blocks),
-            Err(ChunkError::Corrupt { file, what }) => {
-                tracing::warn!(file, what, chunk = %id, "a damaged chunk is deleted");
+            Err(error @ (ChunkError::Corrupt { .. } | ChunkError::Io { .. })) => {
+                tracing::warn!(%error, chunk = %id, "a damaged chunk is deleted");
                 0
             }
             Err(error) => return Err(error),
@@ -160,17 +160,29 @@ impl ChunkStore {
             return Ok(());
         }
         let slots: Vec<Slot> = leaving.iter().map(|leaving| leaving.slot).collect();
+        let mut lost = Vec::new();
+        for leaving in leaving {
+            lost.extend(self.has_lost_record(leaving.id)?.then(|| key::lost(leaving.id)));
+        }
+        let gone = lost.len();
         let plan = |changes: &mut Changes| {
             for leaving in leaving {
                 changes.insert(key::chunk(leaving.id), None);
                 changes.insert(key::fresh(leaving.generation), None);
             }
+            changes.extend(lost.into_iter().map(|key| (key, None)));
             self.alloc.mark_used(&slots, false, changes);
         };
         let undo = || self.alloc.unmark(&slots, false);
         let position = self.index.commit_or(Verb::Delete, Urgency::FreesSpace, plan, undo)?;
-        leaving.iter().for_each(|leaving| self.fresh.remove(leaving.generation));
+        self.lost.gone(gone);
         self.counters.chunks_deleted.fetch_add(leaving.len() as u64, Ordering::Relaxed);
+        self.have_left(leaving, position)
+    }
+
+    /// Gives the slots back of chunks that the index does not have any more, as of `position`.
+    pub(crate) fn have_left(&self, leaving: &[Leaving], position: Position) -> Result<(), ChunkError> {
+        leaving.iter().for_each(|leaving| self.fresh.remove(leaving.generation));
         // ORDER: the slots wait until the deletion is durable; else a power cut could bring the old chunk back and find
         // another one's data in its slot.
         let freed = leaving.iter().map(|leaving| Freed {

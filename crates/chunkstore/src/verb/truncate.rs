@@ -51,6 +51,7 @@ impl ChunkStore {
         // ORDER: the checksums say "no data" before the space goes, so that no reader after a stop finds zeros under a
         // checksum outside marked regions.
         self.write_sums(chunk, 0, held_end.max(first_gone), true)?;
+        self.forget_lost(chunk, first_gone, held_end)?;
         self.punch_blocks(chunk, first_gone, held_end)?;
         // ORDER: once more: a round that has begun meanwhile does not have all of it.
         self.touched.note(chunk.identity.chunk);

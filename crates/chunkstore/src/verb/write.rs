@@ -5,13 +5,14 @@ use crate::cache::{Chunk, Entry, State};
 use crate::checksum::{BLOCK, SUM_HOLE, has_data};
 use crate::error::ChunkError;
 use crate::fresh::FRESH_MAX;
-use crate::geometry::Class;
+use crate::geometry::{Class, Slot};
 use crate::header::{Identity, InFlight, SlotHeader, digest};
 use crate::index::{Changes, Verb};
 use crate::key::{self, FreshRecord};
 use crate::piece::{Image, Pieces, runs};
 use crate::shape::Shape;
 use crate::store::ChunkStore;
+use crate::verb::delete::Leaving;
 use ashlar_kv::Urgency;
 use ashlar_types::{ChainId, ChunkId};
 use std::sync::atomic::Ordering;
@@ -104,6 +105,7 @@ impl ChunkStore {
             self.touched.note(chunk.identity.chunk);
         }
         written?;
+        self.forget_lost(chunk, first, first + count)?;
         if chunk.is_full() && !chunk.is_full_in_index {
             // Only saves later looks at the header: the write itself is done.
             match self.note_full(chunk, true, Urgency::Normal) {
@@ -221,6 +223,19 @@ impl ChunkStore {
         data_bytes: u64,
         fill: impl FnOnce(&mut Chunk) -> Result<(), ChunkError>,
     ) -> Result<Chunk, ChunkError> {
+        self.create_in_place_of(None, (id, chain), class, purpose, data_bytes, fill)
+    }
+
+    /// As [`ChunkStore::create_with`], in the place of a chunk of this name: one change of the index, so that it is never away.
+    pub(crate) fn create_in_place_of(
+        &self,
+        old: Option<Leaving>,
+        (id, chain): (ChunkId, Option<ChainId>),
+        class: Class,
+        purpose: Purpose,
+        data_bytes: u64,
+        fill: impl FnOnce(&mut Chunk) -> Result<(), ChunkError>,
+    ) -> Result<Chunk, ChunkError> {
         if self.fresh.count() >= FRESH_MAX {
             self.sync()?;
         }
@@ -237,7 +252,7 @@ impl ChunkStore {
             return Err(error);
         }
         // ORDER: header and data, then the index: a slot the index points to is always whole for a killed process.
-        let placed = fill(&mut chunk).and_then(|()| self.place_in_index(&mut chunk, taken));
+        let placed = fill(&mut chunk).and_then(|()| self.place_in_index(&mut chunk, taken, old.as_ref()));
         if let Err(error) = placed {
             // Some of it may be there: the slot is not clean any more.
             self.alloc.put_back(taken.slot, Rest::Some);
@@ -250,18 +265,30 @@ impl ChunkStore {
         Ok(chunk)
     }
 
-    fn place_in_index(&self, chunk: &mut Chunk, taken: Taken) -> Result<(), ChunkError> {
+    fn place_in_index(
+        &self,
+        chunk: &mut Chunk,
+        taken: Taken,
+        old: Option<&Leaving>,
+    ) -> Result<(), ChunkError> {
         let Identity { chunk: id, generation, .. } = chunk.identity;
         let stale = taken.is_stale.then(|| digest(&chunk.sums));
         let record = FreshRecord { slot: taken.slot, chunk: id, stale };
         chunk.is_full_in_index = chunk.is_full();
+        let old_slots: Vec<Slot> = old.iter().map(|old| old.slot).collect();
         let plan = |changes: &mut Changes| {
+            changes.extend(old.map(|old| (key::fresh(old.generation), None)));
+            self.alloc.mark_used(&old_slots, false, changes);
             changes.insert(key::chunk(id), Some(chunk.placement(chunk.is_full()).encode()));
             changes.insert(key::fresh(generation), Some(record.encode()));
             self.alloc.mark_used(&[taken.slot], true, changes);
         };
-        let undo = || self.alloc.unmark(&[taken.slot], true);
-        self.index.commit_or(Verb::Create, Urgency::Normal, plan, undo).map(|_| ())
+        let undo = || {
+            self.alloc.unmark(&[taken.slot], true);
+            self.alloc.unmark(&old_slots, false);
+        };
+        let position = self.index.commit_or(Verb::Create, Urgency::Normal, plan, undo)?;
+        old.map_or(Ok(()), |old| self.have_left(std::slice::from_ref(old), position))
     }
 
     /// The header of a chunk as it is in memory.

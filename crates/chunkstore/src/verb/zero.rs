@@ -66,6 +66,7 @@ impl ChunkStore {
         self.touched.note(id);
         change.open_end = chunk.open_end();
         cleared.and(noted)?;
+        self.forget_lost(chunk, first, last)?;
         if space == Space::Freed {
             // ORDER: the checksums say "no data" before the space goes.
             self.punch_blocks(chunk, offset.div_ceil(BLOCK), end / BLOCK)?;

@@ -60,12 +60,11 @@ impl Copies {
         let begun = self.begin_change((at, group), chunk, under)?;
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };
         let is_lost = matches!(request, StorageRequest::CopyLost { .. });
-        let way = if is_lost { self.make_way(at, chunk) } else { Ok(()) };
-        let done = way.and_then(|()| {
+        let done = {
             let _at_disk = self.at_disk(at);
             run(payload)
-        });
-        // ORDER: before the rest is sent. What has made way was an error, and would be a hole after a power cut.
+        };
+        // ORDER: before the rest is sent. What was there may have been an error, and what comes is content.
         let done = if is_lost { done.and_then(|done| self.sync_here(at).map(|()| done)) } else { done };
         let passed_on = match (&done, begun.on) {
             (Ok(_), Some(next)) => {

@@ -108,16 +108,6 @@ impl Copies {
         }
     }
 
-    /// Removes what is here of a chunk that becomes one in which blocks are lost, if it cannot be used at all: nothing can be written over that.
-    pub(super) fn make_way(&self, at: &AtTarget, chunk: ChunkId) -> Result<(), Errno> {
-        let _at_disk = self.at_disk(at);
-        if let Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) = at.store.look(chunk) {
-            tracing::warn!(target = %at.id, %chunk, "a chunk whose header is damaged goes for the one that is sent");
-            at.store.delete(chunk).map_err(|error| answer(at.id, &error))?;
-        }
-        Ok(())
-    }
-
     /// The group of a chain, at the epoch at which the target in front asks.
     fn require_in_front_now<'a>(
         &self,
