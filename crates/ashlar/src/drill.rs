@@ -5,6 +5,8 @@
 //!                                                                                          (redundancy)              (verify)
 //! ```
 //!
+//! [`mod@thrash`] has several happen at once that nobody has chosen, round after round.
+//!
 //! [`failure`] is the list. In a lab [`emulate`] makes them, and whatever it changes is undone by [`broken`], also when something fails between. Elsewhere [`operator`] tells a person what to
 //! do, and only after [`consent`]. What [`load`] does to files is in a [`ledger`], which is never kept in the file system under test.
 
@@ -24,12 +26,14 @@ mod outcome;
 mod place;
 mod redundancy;
 mod run;
+mod thrash;
 mod verify;
 
 use crate::terminal::{say, say_json};
 use anyhow::Result;
 
 pub use run::run;
+pub use thrash::thrash;
 
 /// Prints the failures.
 pub fn list(as_json: bool) -> Result<()> {

@@ -175,9 +175,50 @@ fn a_drill_tells_what_was_seen_and_puts_everything_right() {
     assert_eq!(place.left(), Vec::<PathBuf>::new(), "nothing is left of a good drill");
     assert!(place.text("drill.md.ledger").lines().count() > 20);
 
+    rounds_of_what_nobody_has_chosen_are_told(&place);
     damage_is_told(&place);
     one_that_is_told_to_stop_puts_right(&place);
     nothing_is_done_without_an_operator(&place);
+}
+
+/// What happens in a round follows from its seed: in this one a metadata server is cut off one way, and two storage servers are killed within two seconds.
+fn rounds_of_what_nobody_has_chosen_are_told(place: &Place) {
+    let mut thrash = Command::new(binary());
+    thrash.args([
+        "drill",
+        "thrash",
+        "--seed",
+        "19157",
+        "--rounds",
+        "1",
+        "--workers",
+        "2",
+        "--stall-max",
+        "60",
+    ]);
+    thrash.args(["--redundant-within", "120", "--lab"]).arg(place.lab());
+    thrash.arg("--report").arg(place.path("thrash.md")).arg("--json").arg(place.path("thrash.json"));
+    let ended = finish_in(PATIENCE * 4, thrash.stdin(Stdio::null()));
+    let text = place.text("thrash.md");
+    let ended = ended.expect(0);
+    assert!(ended.stdout.contains("1 rounds survived, 0 failed"), "{}", ended.all());
+    let report: Value = serde_json::from_str(&place.text("thrash.json")).unwrap();
+    let round = &report["rounds"][0];
+    let done: Vec<&str> = round["done"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    assert_eq!(done.len(), 3, "{text}");
+    for (what, one) in ["what meta1 sent to", "storage1 killed", "storage3 killed"].into_iter().zip(done) {
+        assert!(one.contains(what), "{text}");
+    }
+    assert!(round["calls"].as_u64().unwrap() > 10 && round["verified_files"].as_u64().unwrap() > 2, "{text}");
+    assert!(round["worst"]["chains_short"].as_u64().unwrap() > 0, "copies were missing: {text}");
+    let calls: u64 =
+        report["stalls"].as_array().unwrap().iter().map(|row| row["calls"].as_u64().unwrap()).sum();
+    assert_eq!(calls, round["calls"].as_u64().unwrap(), "{text}");
+    assert!(text.contains("- seed: 19157") && text.contains("| 1 | "), "{text}");
+    assert_eq!(place.left(), Vec::<PathBuf>::new(), "nothing is left of what went well");
+    for node in ["storage1", "storage3", "meta1"] {
+        assert!(place.node(node)["pid"].is_i64(), "{node} runs again");
+    }
 }
 
 fn damage_is_told(place: &Place) {

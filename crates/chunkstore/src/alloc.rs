@@ -307,16 +307,6 @@ impl Allocator {
         slots.stale += u64::from(id.class.slots_per_slab());
     }
 
-    /// All slabs that were found, and made.
-    pub(crate) fn all_slabs(&self) -> Vec<SlabId> {
-        let of_class = |class: Class| {
-            let slots = self.class(class).lock();
-            let numbers: Vec<u32> = slots.slabs.keys().copied().collect();
-            numbers.into_iter().map(move |number| SlabId { class, number })
-        };
-        Class::all().flat_map(of_class).collect()
-    }
-
     /// Adds a slab the index knows and whose file is gone: nothing in it is free.
     pub(crate) fn add_lost_slab(&self, id: SlabId) {
         let mut slots = self.class(id.class).lock();

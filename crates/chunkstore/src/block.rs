@@ -153,17 +153,13 @@ impl ChunkStore {
         for (first, end) in portions {
             bytes.resize((end - first) as usize * BLOCK_BYTES, 0);
             let (slab, slot) = (Arc::clone(&chunk.slab), chunk.slot);
-            let read_at =
-                |block: u32, bytes: &mut [u8]| self.slabs.read(&slab, slot.data_offset(block * BLOCK), bytes);
-            let is_readable = match read_at(first, &mut bytes) {
-                Ok(()) => true,
-                // One place of the disk may keep the rest from being read.
-                Err(ChunkError::Io { .. }) => false,
-                Err(error) => return Err(error),
+            let read_at = |block: u32, bytes: &mut [u8]| {
+                self.slabs.read_if_it_can_be(&slab, slot.data_offset(block * BLOCK), bytes)
             };
+            // One place of the disk may keep the rest from being read.
+            let is_readable = read_at(first, &mut bytes)?;
             for (block, bytes) in (first..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
-                let is_lost = lost.binary_search(&(block, chunk.sum(block))).is_ok();
-                if is_lost || (!is_readable && read_at(block, bytes).is_err()) {
+                if lost.binary_search(&block).is_ok() || !(is_readable || read_at(block, bytes)?) {
                     // An error for whoever reads it, as it is now.
                     continue;
                 }

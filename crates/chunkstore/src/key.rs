@@ -60,8 +60,8 @@ pub(crate) struct FreshRecord {
 pub(crate) struct LostRecord {
     /// The slot's generation.
     pub(crate) generation: u64,
-    /// The blocks, ascending, with the checksum that the header has for each.
-    pub(crate) blocks: Vec<(u32, u32)>,
+    /// The blocks, ascending.
+    pub(crate) blocks: Vec<u32>,
 }
 
 fn corrupt(table: &str) -> ChunkError {
@@ -180,6 +180,13 @@ pub(crate) fn lost(id: ChunkId) -> Key {
     let mut key = Key::from_slice(&[0, 0, LOST]);
     put_chunk_be(id, &mut key);
     key
+}
+
+/// The chunk of a key of table [`LOST`].
+pub(crate) fn decode_lost(key: &[u8]) -> Result<ChunkId, ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    let id = fields.chunk_be().filter(|_| fields.rest.is_empty());
+    id.ok_or_else(|| corrupt("l"))
 }
 
 /// The key of a group's bits.
@@ -465,11 +472,14 @@ impl Placement {
 
 impl LostRecord {
     pub(crate) fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(8 + 8 * self.blocks.len());
-        out.extend_from_slice(&self.generation.to_le_bytes());
-        for (block, sum) in &self.blocks {
-            out.extend_from_slice(&block.to_le_bytes());
-            out.extend_from_slice(&sum.to_le_bytes());
+        let bits = self.blocks.last().map_or(0, |last| *last as usize / 8 + 1);
+        let mut out = vec![0; 8 + bits];
+        let (generation, bits) = out.split_at_mut(8);
+        generation.copy_from_slice(&self.generation.to_le_bytes());
+        for block in &self.blocks {
+            if let Some(byte) = bits.get_mut(*block as usize / 8) {
+                *byte |= 1 << (block % 8);
+            }
         }
         out.into()
     }
@@ -477,11 +487,10 @@ impl LostRecord {
     pub(crate) fn decode(value: &[u8]) -> Result<LostRecord, ChunkError> {
         let mut fields = Fields { rest: value };
         let generation = fields.u64().ok_or_else(|| corrupt("l"))?;
-        let mut blocks = Vec::with_capacity(fields.rest.len() / 8);
-        while !fields.rest.is_empty() {
-            blocks.push(fields.u32().zip(fields.u32()).ok_or_else(|| corrupt("l"))?);
-        }
-        Ok(LostRecord { generation, blocks })
+        let blocks = (0u32..).zip(fields.rest).flat_map(|(at, byte)| {
+            (0..8).filter(move |bit| byte & 1 << bit != 0).map(move |bit| 8 * at + bit)
+        });
+        Ok(LostRecord { generation, blocks: blocks.collect() })
     }
 }
 

@@ -80,9 +80,11 @@ impl ChunkStore {
         let lost = if now.is_some() && now == before { Lost::Nothing } else { Lost::Unsynced };
         let mut done: Vec<Key> = Vec::new();
         let mut slabs: BTreeSet<SlabId> = BTreeSet::new();
-        if lost == Lost::Nothing && !was_closed {
+        if !was_closed {
             // Space that was allocated, and a block that was mended, are in no table: the page cache may have them in any slab.
-            slabs.extend(self.alloc.all_slabs());
+            let synced = self.slabs.sync_all();
+            synced
+                .map_err(|error| self.stop.stop("sync what the last process has written".into(), &error))?;
         }
         // LIMIT: a file per fresh slot, and per slot in a dirty region; both are bounded.
         let mut suspects: BTreeSet<FileGeneration> = BTreeSet::new();
@@ -149,15 +151,22 @@ impl ChunkStore {
             return Ok(());
         }
         let slab = self.slabs.slab(record.slot.slab);
+        self.slabs.require_open(&slab)?;
         let header = match self.read_header(&slab, record.slot) {
             Ok(SlotContent::Used(header)) => Some(header),
             Ok(_) => None,
-            // A place of the disk that cannot be read keeps nobody from the rest of it.
-            Err(error @ (ChunkError::Corrupt { .. } | ChunkError::Io { .. })) => {
-                tracing::error!(%error, "the header of a new chunk cannot be read");
+            Err(ChunkError::Corrupt { file, what }) => {
+                tracing::error!(file, what, "a slab is not whole");
                 report.slots_damaged += 1;
                 return Ok(());
             }
+            // A place of the disk that cannot be read keeps nobody from the rest of it. Where it may be half an old header, it is one that is not ours.
+            Err(error @ ChunkError::Io { .. }) if record.stale.is_none() || lost == Lost::Nothing => {
+                tracing::error!(%error, chunk = %record.chunk, "the header of a new chunk cannot be read");
+                report.slots_damaged += 1;
+                return Ok(());
+            }
+            Err(ChunkError::Io { .. }) => None,
             Err(error) => return Err(error),
         };
         let is_ours = |header: &crate::header::SlotHeader| {
@@ -174,8 +183,8 @@ impl ChunkStore {
             return self.drop_chunk(record.chunk, record.slot);
         };
         let mut chunk = Chunk::new(slab, record.slot, header, placement.is_full);
-        self.settle_lost(&chunk)?;
         let blocks = chunk.slot.slab.class.blocks();
+        self.settle_lost(&chunk, 0, blocks)?;
         let mut changed = 0;
         if record.stale.is_some() && lost == Lost::Unsynced {
             changed = self.drop_blocks(&mut chunk)?;
@@ -197,6 +206,7 @@ impl ChunkStore {
                 continue;
             }
             let slab = self.slabs.slab(slot.slab);
+            self.slabs.require_open(&slab)?;
             let found = match self.read_header(&slab, slot) {
                 Ok(SlotContent::Used(header)) => {
                     let placement = self.placement_at(header.identity.chunk, slot)?;
@@ -213,8 +223,8 @@ impl ChunkStore {
             let found = header.identity.chunk;
             suspects.insert((found.inode, found.generation));
             let mut chunk = Chunk::new(slab, slot, header, placement.is_full);
-            self.settle_lost(&chunk)?;
             let (from, to) = (from / BLOCK, to / BLOCK);
+            self.settle_lost(&chunk, from, to)?;
             let changed = self.recover_blocks(lost, &mut chunk, (from, to), report)?;
             self.finish_chunk(&mut chunk, changed, from, to)?;
         }
@@ -283,15 +293,12 @@ impl ChunkStore {
         let mut dropped = 0;
         let mut bytes = vec![0; BLOCK as usize];
         for block in 0..chunk.slot.slab.class.blocks() {
-            if !has_data(chunk.sum(block)) || lost.contains(&(block, chunk.sum(block))) {
+            if !has_data(chunk.sum(block)) || lost.binary_search(&block).is_ok() {
                 continue;
             }
-            match self.slabs.read(&chunk.slab, chunk.slot.data_offset(block * BLOCK), &mut bytes) {
-                Ok(()) => {}
-                Err(ChunkError::Io { .. }) => continue,
-                Err(error) => return Err(error),
-            }
-            if sum_of(&bytes) != chunk.sum(block) {
+            let place = chunk.slot.data_offset(block * BLOCK);
+            let is_read = self.slabs.read_if_it_can_be(&chunk.slab, place, &mut bytes)?;
+            if is_read && sum_of(&bytes) != chunk.sum(block) {
                 chunk.set_sum(block, SUM_HOLE);
                 self.punch_blocks(chunk, block, block + 1)?;
                 dropped += 1;

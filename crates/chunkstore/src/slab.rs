@@ -192,6 +192,28 @@ impl Slabs {
         Err(ChunkError::Corrupt { file: self.describe(slab.id), what })
     }
 
+    /// Refuses a slab that is there and cannot be opened: it is not what is in it that is bad.
+    pub(crate) fn require_open(&self, slab: &Arc<Slab>) -> Result<(), ChunkError> {
+        match self.handle(slab) {
+            Ok(_) | Err(ChunkError::Corrupt { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Slabs::read`]; false when the disk cannot read that place. What keeps the file from being opened is an error: nothing in it is bad.
+    pub(crate) fn read_if_it_can_be(
+        &self,
+        slab: &Arc<Slab>,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<bool, ChunkError> {
+        self.require_open(slab)?;
+        match self.read(slab, offset, out) {
+            Err(ChunkError::Io { .. }) => Ok(false),
+            read => read.map(|()| true),
+        }
+    }
+
     /// Changes a slab file and notes that it needs a sync. "No space" is handed back for the caller to put things right;
     /// every other error stops the target.
     pub(crate) fn change(
@@ -236,6 +258,11 @@ impl Slabs {
             owed.rest.pop();
         }
         Ok(count as u64)
+    }
+
+    /// Makes everything durable that anybody has written to the file system of the target.
+    pub(crate) fn sync_all(&self) -> io::Result<()> {
+        self.disk.sync_all()
     }
 
     /// Whether any slab was written since the last sync.

@@ -93,6 +93,9 @@ impl Disk for SlowDisk {
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         self.0.sync_dir(path)
     }
+    fn sync_all(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
     fn space(&self) -> io::Result<DiskSpace> {
         self.0.space()
     }

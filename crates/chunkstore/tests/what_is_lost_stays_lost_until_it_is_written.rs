@@ -187,6 +187,38 @@ fn a_lost_block_is_lost_after_a_power_cut_beside_a_write_that_was_not_synced() {
 }
 
 #[test]
+fn a_lost_block_is_new_or_lost_after_a_power_cut_that_takes_what_was_written_over_it() {
+    // Another chunk's change makes the index durable, and a second time something else is told to be lost.
+    for seed in 0..60 {
+        let world = World::new();
+        let store = world.open();
+        for index in 0..40 {
+            store.write(chunk(1, index), (KIB64, CHAIN), 0, &pattern(index, KIB64 as usize), None).unwrap();
+        }
+        store.sync().unwrap();
+        store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), KIB64, &[(1, 5), (2, 6), (3, 7), (4, 8)]).unwrap();
+        store.sync().unwrap();
+        let new = pattern(99, 4096);
+        store.write(chunk(1, 0), (KIB64, CHAIN), 4096, &new, None).unwrap();
+        assert!(!store.mend_block(chunk(1, 0), 2, &new).unwrap());
+        store.punch(chunk(1, 0), KIB64, 3 * 4096, 4096).unwrap();
+        store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), KIB64, &[(4, 9)]).unwrap();
+        if seed % 2 == 0 {
+            store.write(chunk(1, 39), (KIB64, CHAIN), 4096, &new, None).unwrap();
+        }
+        world.crash(store, seed);
+        let store = world.open();
+        let mut out = vec![0; 4096];
+        let is_new = store.read(chunk(1, 0), KIB64, 4096, &mut out).is_ok() && out == new;
+        assert!(is_new || is_lost(&store, 0, 1), "seed {seed}");
+        assert!(is_lost(&store, 0, 2) && is_lost(&store, 0, 4), "seed {seed}");
+        let is_hole = store.read(chunk(1, 0), KIB64, 3 * 4096, &mut out).is_ok();
+        assert!((is_hole && out == [0; 4096]) || is_lost(&store, 0, 3), "seed {seed}");
+        assert!(!is_lost(&store, 0, 5), "seed {seed}");
+    }
+}
+
+#[test]
 fn what_was_written_over_a_lost_block_is_old_or_new_after_a_power_cut_as_anything_else() {
     let (old, new) = (pattern(7, 4096), pattern(8, 4096));
     for seed in 0..40 {
@@ -223,19 +255,30 @@ fn a_chunk_whose_header_is_damaged_is_never_away_while_a_lost_one_takes_its_plac
     for seed in 0..20 {
         let world = World::new();
         let store = world.open();
-        store.write(chunk(1, 0), (KIB64, CHAIN), 0, &pattern(1, 20_000), None).unwrap();
+        for index in 0..31 {
+            store.write(chunk(1, index), (KIB64, CHAIN), 0, &pattern(1, 20_000), None).unwrap();
+        }
         store.close().unwrap();
         world.kill(store);
         world.disk.flip_bit(SLAB, 20 * 8).unwrap();
         let store = world.open();
         assert!(store.look(chunk(1, 0)).is_err());
+        let refused = store.lose_blocks(chunk(1, 0), (KIB64, ChainId(4)), 20_000, &[(1, 5)]);
+        assert!(matches!(refused, Err(ChunkError::BadRequest(_))), "{refused:?}");
         let refused = store.lose_blocks(chunk(1, 0), (2 * KIB64, CHAIN), 20_000, &[(1, 5)]);
         assert!(matches!(refused, Err(ChunkError::BadRequest(_))), "{refused:?}");
-        store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), KIB64, &Damage::all_blocks(KIB64)).unwrap();
+        // What is not told of it is no hole.
+        let told = if seed % 4 == 0 { Vec::new() } else { vec![(3, 7)] };
+        store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), KIB64, &told).unwrap();
         assert!((0..16).all(|block| is_lost(&store, 0, block)));
-        // Another one has its slot, once that is free.
-        store.sync().unwrap();
-        store.write(chunk(1, 1), (KIB64, CHAIN), 0, &pattern(2, KIB64 as usize), None).unwrap();
+        if seed % 3 == 0 {
+            // Another one has its slot, once that is free.
+            store.sync().unwrap();
+            store.write(chunk(1, 1), (KIB64, CHAIN), 0, &pattern(2, KIB64 as usize), None).unwrap();
+        } else {
+            // The index becomes durable by another change.
+            store.write(chunk(1, 30), (KIB64, CHAIN), 4096, &pattern(3, 4096), None).unwrap();
+        }
         if seed % 2 == 0 {
             store.sync().unwrap();
         }

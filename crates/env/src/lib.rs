@@ -114,6 +114,11 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// As `fsync(2)`; final.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
+    /// Makes everything durable that anybody has written to the file system it is on.
+    ///
+    /// # Errors
+    /// As `syncfs(2)`; final.
+    fn sync_all(&self) -> io::Result<()>;
     /// Space of the file system it is on.
     ///
     /// # Errors

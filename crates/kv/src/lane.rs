@@ -320,7 +320,7 @@ impl Lane {
         let checkpointed = match self.shared.checkpoint() {
             Err(KvError::NoSpace { .. }) => self.flush_here(),
             // What copies may not have stays in the log, and all of it while nobody has said what they have.
-            Ok(()) if self.shared.config.keeps_log => self.flush_here(),
+            Ok(()) if self.shared.config.keeps_log || self.is_replicated() => self.flush_here(),
             other => other,
         };
         self.shared.health.close();

@@ -140,6 +140,9 @@ impl Disk for SlowSync {
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         self.inner.sync_dir(path)
     }
+    fn sync_all(&self) -> io::Result<()> {
+        self.inner.sync_all()
+    }
     fn space(&self) -> io::Result<DiskSpace> {
         self.inner.space()
     }

@@ -144,6 +144,10 @@ impl Disk for WatchedDisk {
         self.change(|| self.inner.sync_dir(path))
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        self.change(|| self.inner.sync_all())
+    }
+
     fn space(&self) -> io::Result<DiskSpace> {
         self.look(|| self.inner.space())
     }

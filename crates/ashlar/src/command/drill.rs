@@ -11,6 +11,11 @@ pub fn run(args: &DrillArgs) -> Result<ExitCode> {
             drill::list(*json)?;
             Ok(ExitCode::SUCCESS)
         }
-        DrillAction::Run(args) => Ok(if drill::run(args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        DrillAction::Run(args) => Ok(code(drill::run(args)?)),
+        DrillAction::Thrash(args) => Ok(code(drill::thrash(args)?)),
     }
+}
+
+fn code(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -38,6 +38,16 @@ impl<'l> Broken<'l> {
         Broken { lab, repairs: Vec::new() }
     }
 
+    /// What was noted, for [`Broken::again`].
+    pub fn into_repairs(mut self) -> Vec<Repair> {
+        std::mem::take(&mut self.repairs)
+    }
+
+    /// A lab in which that is to be undone.
+    pub fn again(lab: &'l mut Lab, repairs: Vec<Repair>) -> Broken<'l> {
+        Broken { lab, repairs }
+    }
+
     /// Notes what will have to be undone. To be called before it is done.
     pub fn note(&mut self, repair: Repair) {
         self.repairs.push(repair);
@@ -45,9 +55,22 @@ impl<'l> Broken<'l> {
 
     /// Undoes all, the last first. What fails does not keep the rest from being undone.
     pub fn put_right(&mut self) -> Result<()> {
+        self.put_right_by(Lab::start_again)
+    }
+
+    /// As [`Broken::put_right`], and does not wait until what was started serves: others may have to be put right before it can.
+    pub fn put_right_and_go_on(&mut self) -> Result<()> {
+        self.put_right_by(Lab::launch_again)
+    }
+
+    fn put_right_by(&mut self, start: fn(&mut Lab, &str) -> Result<()>) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(repair) = self.repairs.pop() {
-            outcome = outcome.and(undo(self.lab, repair));
+            let undone = match repair {
+                Repair::Start(node) => start(self.lab, &node),
+                repair => undo(self.lab, repair),
+            };
+            outcome = outcome.and(undone);
         }
         outcome
     }

@@ -47,34 +47,26 @@ pub enum Made {
 /// Makes a failure. `serving` is who serves most metadata.
 pub fn make(broken: &mut Broken<'_>, means: Means, serving: Option<&str>, lasts: Duration) -> Result<Made> {
     let done = match means {
-        Means::Fail(which) => fail(broken, which),
-        Means::Hang(which) => hang(broken, which, lasts),
+        Means::Fail(which) => fail(broken, &storage(broken.lab)?, which),
+        Means::Hang(which) => hang(broken, &storage(broken.lab)?, which, lasts),
         Means::Fill => fill(broken),
-        Means::Kill(server) => kill(broken, server, serving),
+        Means::Kill(server) => {
+            let nodes = processes(broken.lab, &node_of(broken.lab, server, serving)?);
+            kill(broken, &nodes)
+        }
         Means::PowerCut => power_cut(broken, serving),
-        Means::Pause(server) => {
-            let node = node_of(broken.lab, server, serving)?;
-            let process =
-                broken.lab.process(&node).cloned().with_context(|| format!("{node} does not run"))?;
-            broken.note(Repair::Continue(node.clone()));
-            process.signal(libc::SIGSTOP);
-            Ok(format!("{node} stood still"))
-        }
-        Means::LinkDown => {
-            let node = node_of(broken.lab, Server::Storage, None)?;
-            link_down(broken, &node)?;
-            Ok(format!("the link of {node} was down"))
-        }
+        Means::Pause(server) => pause(broken, &node_of(broken.lab, server, serving)?),
+        Means::LinkDown => link_down(broken, &storage(broken.lab)?),
         Means::SwitchDown => {
             let is_server = |role| !matches!(role, LabRole::Client | LabRole::Console | LabRole::Gateway);
             let nodes = broken.lab.record.nodes.iter().filter(|node| is_server(node.role));
             let names: Vec<String> = nodes.map(|node| node.name.clone()).collect();
-            names.iter().try_for_each(|node| link_down(broken, node))?;
+            names.iter().try_for_each(|node| link_down(broken, node).map(drop))?;
             Ok(format!("the links of {} were down", names.join(", ")))
         }
-        Means::NoManager => no_manager(broken),
-        Means::OneWay => one_way(broken),
-        Means::Slow => return slow(broken),
+        Means::NoManager => no_manager(broken, &storage(broken.lab)?),
+        Means::OneWay => one_way(broken, &storage(broken.lab)?),
+        Means::Slow => return slow(broken, &storage(broken.lab)?),
         Means::None(why) => return Ok(Made::NotHere(why.to_owned())),
     };
     done.map(Made::Done)
@@ -94,27 +86,39 @@ fn node_of(lab: &Lab, server: Server, serving: Option<&str>) -> Result<String> {
     Ok(found.name.clone())
 }
 
-/// The disks of the storage server to which it happens.
-fn disks(lab: &Lab, which: Disks) -> Result<(String, Vec<Disk>)> {
-    let node = node_of(lab, Server::Storage, None)?;
-    let all = Disk::of(&lab.places, &lab.record, &node);
-    Ok((node, disk::first(all, which == Disks::All)?))
+fn storage(lab: &Lab) -> Result<String> {
+    node_of(lab, Server::Storage, None)
+}
+
+/// The disks of a storage server to which it happens.
+fn disks(lab: &Lab, node: &str, which: Disks) -> Result<Vec<Disk>> {
+    disk::first(Disk::of(&lab.places, &lab.record, node), which == Disks::All)
+}
+
+/// The process of a node stands still.
+pub fn pause(broken: &mut Broken<'_>, node: &str) -> Result<String> {
+    let process = broken.lab.process(node).cloned().with_context(|| format!("{node} does not run"))?;
+    broken.note(Repair::Continue(node.to_owned()));
+    process.signal(libc::SIGSTOP);
+    Ok(format!("{node} stood still"))
 }
 
 fn named(disks: &[Disk]) -> String {
     disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>().join(" and ")
 }
 
-fn fail(broken: &mut Broken<'_>, which: Disks) -> Result<String> {
-    let (node, disks) = disks(broken.lab, which)?;
-    broken.note(Repair::Start(node.clone()));
-    broken.note(Repair::Mount(node, disks.clone()));
+/// Every call of a server's disks fails.
+pub fn fail(broken: &mut Broken<'_>, node: &str, which: Disks) -> Result<String> {
+    let disks = disks(broken.lab, node, which)?;
+    broken.note(Repair::Start(node.to_owned()));
+    broken.note(Repair::Mount(node.to_owned(), disks.clone()));
     disks.iter().try_for_each(disk::fail)?;
     Ok(format!("every call of {} failed", named(&disks)))
 }
 
-fn hang(broken: &mut Broken<'_>, which: Disks, lasts: Duration) -> Result<String> {
-    let (_, disks) = disks(broken.lab, which)?;
+/// A server's disks do not answer changes.
+pub fn hang(broken: &mut Broken<'_>, node: &str, which: Disks, lasts: Duration) -> Result<String> {
+    let disks = disks(broken.lab, node, which)?;
     for disk in &disks {
         broken.note(Repair::Thaw(disk.clone(), disk::watch(disk, lasts)?));
         disk::hang(disk)?;
@@ -122,9 +126,10 @@ fn hang(broken: &mut Broken<'_>, which: Disks, lasts: Duration) -> Result<String
     Ok(format!("{} did not answer", named(&disks)))
 }
 
-fn slow(broken: &mut Broken<'_>) -> Result<Made> {
-    let (node, disks) = disks(broken.lab, Disks::One)?;
-    let process = broken.lab.process(&node).map(|process| process.pid);
+/// One of a server's disks is slow.
+pub fn slow(broken: &mut Broken<'_>, node: &str) -> Result<Made> {
+    let disks = disks(broken.lab, node, Disks::One)?;
+    let process = broken.lab.process(node).map(|process| process.pid);
     let groups = disk::slow_groups(process.with_context(|| format!("{node} does not run"))?)?;
     for disk in &disks {
         let device = disk.device()?;
@@ -141,7 +146,7 @@ fn slow(broken: &mut Broken<'_>) -> Result<Made> {
 }
 
 fn fill(broken: &mut Broken<'_>) -> Result<String> {
-    let (_, disks) = disks(broken.lab, Disks::One)?;
+    let disks = disks(broken.lab, &storage(broken.lab)?, Disks::One)?;
     let mut taken = 0;
     for disk in &disks {
         broken.note(Repair::Remove(disk::filler(disk)));
@@ -150,19 +155,18 @@ fn fill(broken: &mut Broken<'_>) -> Result<String> {
     Ok(format!("{} was full: the last {} MiB were taken", named(&disks), taken >> 20))
 }
 
-/// Processes of a server; the last of them starts first.
-fn processes(lab: &Lab, server: Server, serving: Option<&str>) -> Result<Vec<String>> {
-    let node = node_of(lab, server, serving)?;
+/// Processes of the machine of a server; the last of them starts first.
+pub fn processes(lab: &Lab, node: &str) -> Vec<String> {
     // A manager and the etcd beside it are one machine.
-    let is_beside = |name: &str| server == Server::Manager && manager_beside(name) == FIRST_MANAGER;
+    let is_beside = |name: &str| manager_beside(name) == node;
     let members = lab.record.nodes.iter().filter(|node| node.role == LabRole::Etcd && is_beside(&node.name));
     let members: Vec<String> = members.map(|node| node.name.clone()).collect();
-    Ok([vec![node], members].concat())
+    [vec![node.to_owned()], members].concat()
 }
 
-fn kill(broken: &mut Broken<'_>, server: Server, serving: Option<&str>) -> Result<String> {
-    let nodes = processes(broken.lab, server, serving)?;
-    for node in &nodes {
+/// These processes are killed.
+pub fn kill(broken: &mut Broken<'_>, nodes: &[String]) -> Result<String> {
+    for node in nodes {
         broken.note(Repair::Start(node.clone()));
     }
     nodes.iter().try_for_each(|node| broken.lab.kill(node))?;
@@ -170,18 +174,19 @@ fn kill(broken: &mut Broken<'_>, server: Server, serving: Option<&str>) -> Resul
 }
 
 fn power_cut(broken: &mut Broken<'_>, serving: Option<&str>) -> Result<String> {
-    let mut nodes = processes(broken.lab, Server::Meta, serving)?;
-    let storage = processes(broken.lab, Server::Storage, None)?;
-    nodes.extend(storage.iter().cloned());
+    let storage = storage(broken.lab)?;
+    let mut nodes = vec![node_of(broken.lab, Server::Meta, serving)?, storage.clone()];
     if count(broken.lab, LabRole::Manager) > 1 {
-        nodes.extend(processes(broken.lab, Server::Manager, None)?);
+        nodes.extend(processes(broken.lab, FIRST_MANAGER));
     }
-    let disks: Vec<Disk> =
-        storage.iter().flat_map(|node| Disk::of(&broken.lab.places, &broken.lab.record, node)).collect();
+    lose_power(broken, &nodes, &storage)
+}
+
+/// These processes are killed at once, and what is not on the disks of the server `storage` is lost.
+pub fn lose_power(broken: &mut Broken<'_>, nodes: &[String], storage: &str) -> Result<String> {
+    let disks = Disk::of(&broken.lab.places, &broken.lab.record, storage);
     nodes.iter().for_each(|node| broken.note(Repair::Start(node.clone())));
-    if let Some(node) = storage.first() {
-        broken.note(Repair::Mount(node.clone(), disks.clone()));
-    }
+    broken.note(Repair::Mount(storage.to_owned(), disks.clone()));
     // ORDER: the disks first: what a process that is killed has written goes to none of them any more.
     disks.iter().try_for_each(disk::fail)?;
     nodes.iter().try_for_each(|node| broken.lab.kill(node))?;
@@ -192,7 +197,8 @@ fn power_cut(broken: &mut Broken<'_>, serving: Option<&str>) -> Result<String> {
     Ok(format!("{} killed at once; {lost}", nodes.join(", ")))
 }
 
-fn link_down(broken: &mut Broken<'_>, node: &str) -> Result<()> {
+/// The link of a node is down.
+pub fn link_down(broken: &mut Broken<'_>, node: &str) -> Result<String> {
     let at = broken.lab.record.nodes.iter().position(|known| known.name == node);
     let port = format!("port{}", at.with_context(|| format!("the lab has no node {node}"))?);
     let words = |state: &str| -> Vec<String> {
@@ -202,7 +208,8 @@ fn link_down(broken: &mut Broken<'_>, node: &str) -> Result<()> {
     let down = words("down");
     let up = words("up");
     broken.note(Repair::Ip(up));
-    ip(&down)
+    ip(&down)?;
+    Ok(format!("the link of {node} was down"))
 }
 
 /// What a node sends to an address does not arrive from now on, without an error.
@@ -221,23 +228,23 @@ fn servers(lab: &Lab, roles: &[LabRole]) -> Vec<(String, Ipv4Addr)> {
     nodes.map(|node| (node.name.clone(), node.address)).collect()
 }
 
-fn no_manager(broken: &mut Broken<'_>) -> Result<String> {
-    let node = node_of(broken.lab, Server::Storage, None)?;
-    let address = broken.lab.record.node(&node)?.address;
+/// Nothing passes between a node and managers.
+pub fn no_manager(broken: &mut Broken<'_>, node: &str) -> Result<String> {
+    let address = broken.lab.record.node(node)?.address;
     let managers = servers(broken.lab, &[LabRole::Manager]);
     for (manager, at) in &managers {
-        cut(broken, &node, *at)?;
+        cut(broken, node, *at)?;
         cut(broken, manager, address)?;
     }
     Ok(format!("nothing passed between {node} and {}", names(&managers)))
 }
 
-fn one_way(broken: &mut Broken<'_>) -> Result<String> {
-    let node = node_of(broken.lab, Server::Storage, None)?;
+/// What a node sends to other servers does not arrive.
+pub fn one_way(broken: &mut Broken<'_>, node: &str) -> Result<String> {
     let mut others = servers(broken.lab, &[LabRole::Manager, LabRole::Meta, LabRole::Storage]);
-    others.retain(|(name, _)| *name != node);
+    others.retain(|(name, _)| name != node);
     for (_, at) in &others {
-        cut(broken, &node, *at)?;
+        cut(broken, node, *at)?;
     }
     Ok(format!("what {node} sent to {} did not arrive", names(&others)))
 }

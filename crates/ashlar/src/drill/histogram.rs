@@ -41,6 +41,14 @@ impl Histogram {
         self.total += 1;
     }
 
+    /// Those of another one, too.
+    pub fn add_all(&mut self, other: &Histogram) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+        self.rows.iter_mut().zip(&other.rows).for_each(|(count, more)| *count += more);
+        self.longest = self.longest.max(other.longest);
+        self.total += other.total;
+    }
+
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -38,6 +38,11 @@ impl OwnLab {
         Ok(own)
     }
 
+    /// It stays, to be looked at.
+    pub fn keep(mut self) {
+        self.dir = None;
+    }
+
     /// Removes it.
     pub fn remove(mut self) -> Result<()> {
         self.dir.take().map_or(Ok(()), |dir| lab::down(&dir))

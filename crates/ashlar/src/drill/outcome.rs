@@ -62,7 +62,7 @@ impl Entry {
     }
 
     pub fn of(failure: &'static Failure, outcome: Outcome, limits: &Limits) -> Entry {
-        let wrong = what_is_wrong(failure, &outcome, limits);
+        let wrong = what_is_wrong(allowed_stall(failure, &outcome, limits), &outcome, limits);
         let verdict = if wrong.is_empty() { Verdict::Survived } else { Verdict::Failed(wrong) };
         Entry { failure, verdict, outcome: Some(outcome) }
     }
@@ -144,7 +144,8 @@ fn allowed_stall(failure: &Failure, outcome: &Outcome, limits: &Limits) -> Durat
     limits.stall + more
 }
 
-fn what_is_wrong(failure: &Failure, outcome: &Outcome, limits: &Limits) -> Vec<String> {
+/// What was not as promised, if a call may take `allowed`.
+pub fn what_is_wrong(allowed: Duration, outcome: &Outcome, limits: &Limits) -> Vec<String> {
     let mut wrong = outcome.troubles.clone();
     let mut add = |is_wrong: bool, text: String| wrong.extend(is_wrong.then_some(text));
     let damaged = outcome.seen.damaged.count + outcome.before.damaged.count;
@@ -156,7 +157,7 @@ fn what_is_wrong(failure: &Failure, outcome: &Outcome, limits: &Limits) -> Vec<S
     let failed = outcome.seen.failed.count + outcome.before.failed.count;
     add(failed > 0, format!("{failed} calls failed"));
     add(!outcome.unfinished.is_empty(), format!("{} calls did not end", outcome.unfinished.len()));
-    let (longest, allowed) = (outcome.longest_stall(), allowed_stall(failure, outcome, limits));
+    let longest = outcome.longest_stall();
     let text =
         format!("a call took {:.2} s, and {:.2} s are allowed", longest.as_secs_f64(), allowed.as_secs_f64());
     add(longest > allowed, text);

@@ -85,7 +85,8 @@ impl Place {
         }
     }
 
-    fn lab(dir: &Path) -> Result<Place> {
+    /// A lab.
+    pub fn lab(dir: &Path) -> Result<Place> {
         crate::lab::require_root()?;
         let lab = Lab::at(dir)?;
         for node in &lab.record.nodes {

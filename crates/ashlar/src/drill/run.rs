@@ -13,7 +13,7 @@ use super::outcome::{Entry, Limits, Outcome, Verdict};
 use super::place::Place;
 use super::redundancy::{self, Redundancy};
 use super::verify::{Verified, verify};
-use crate::cli::DrillRunArgs;
+use crate::cli::{DrillLoad, DrillRunArgs};
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, anyhow, bail};
 use ashlar_env::Env;
@@ -40,29 +40,50 @@ const SEEN_MAX: Duration = Duration::from_secs(10);
 /// Runs a drill and writes its report; tells whether every failure that was run was survived.
 pub fn run(args: &DrillRunArgs) -> Result<bool> {
     let chosen = failure::chosen(&args.only)?;
-    let is_told_to_stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, is_told_to_stop.clone()).context("cannot take signals")?;
-    }
-    let own =
-        args.lab.as_ref().filter(|_| args.make_lab).map(|dir| OwnLab::make(dir, args.copies)).transpose()?;
+    let is_told_to_stop = told_by_signals()?;
+    let own = args
+        .lab
+        .as_ref()
+        .filter(|_| args.make_lab)
+        .map(|dir| OwnLab::make(dir, args.load.copies))
+        .transpose()?;
     let place = Place::find(args)?;
-    let ledger = args.ledger.clone().unwrap_or_else(|| beside(&args.report));
-    let files = [Some(&args.report), Some(&ledger), args.json.as_ref()];
-    files.into_iter().flatten().try_for_each(|file| refuse_inside(file, &place.mounts))?;
-    let diary = Arc::new(Diary::make(&ledger)?);
-    let mut drill = Drill::begin(place, args, diary.clone(), is_told_to_stop)?;
+    let (ledger, diary) = keep_a_diary(&place, &args.load, &args.report)?;
+    let mut drill = Drill::begin(place, &args.load, diary.clone(), is_told_to_stop)?;
+    drill.lasts = seconds(args.load_seconds);
     let entries: Vec<Entry> = chosen.into_iter().map(|failure| drill.next(failure)).collect();
     let mut report = drill.report(args, entries);
     (report.ledger, report.ledger_trouble) = (shown(&ledger), diary.trouble());
     write(&args.report, &report.text())?;
-    if let Some(path) = &args.json {
+    if let Some(path) = &args.load.json {
         write(path, &serde_json::to_string_pretty(&report.object())?)?;
     }
     drill.clear(report.is_good());
     say(format_args!("{}; the report is {}", report.summary(), shown(&args.report)));
     own.map_or(Ok(()), OwnLab::remove)?;
     Ok(report.is_good())
+}
+
+/// Whether a signal has said that it is enough.
+pub fn told_by_signals() -> Result<Arc<AtomicBool>> {
+    let is_told_to_stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, is_told_to_stop.clone()).context("cannot take signals")?;
+    }
+    Ok(is_told_to_stop)
+}
+
+/// The ledger, once it is known that neither it nor a report would be in the file system under test.
+pub fn keep_a_diary(place: &Place, load: &DrillLoad, report: &PathBuf) -> Result<(PathBuf, Arc<Diary>)> {
+    let ledger = load.ledger.clone().unwrap_or_else(|| beside(report));
+    let files = [Some(report), Some(&ledger), load.json.as_ref()];
+    files.into_iter().flatten().try_for_each(|file| refuse_inside(file, &place.mounts))?;
+    let diary = Arc::new(Diary::make(&ledger)?);
+    Ok((ledger, diary))
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
 }
 
 fn beside(report: &Path) -> PathBuf {
@@ -87,34 +108,35 @@ fn refuse_inside(file: &Path, mounts: &[PathBuf; 2]) -> Result<()> {
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+pub fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", shown(path)))
 }
 
 /// A drill under way.
-struct Drill {
-    place: Place,
+pub struct Drill {
+    pub place: Place,
     dirs: Dirs,
-    calls: Arc<Calls>,
-    workers: Vec<Worker>,
-    count: usize,
-    limits: Limits,
-    load: Duration,
+    pub calls: Arc<Calls>,
+    pub workers: Vec<Worker>,
+    pub count: usize,
+    pub limits: Limits,
+    /// For how long a failure lasts, as asked.
+    lasts: Duration,
     operator: Option<Operator>,
-    is_told_to_stop: Arc<AtomicBool>,
-    weak: Vec<String>,
+    pub is_told_to_stop: Arc<AtomicBool>,
+    pub weak: Vec<String>,
     /// Why nothing more is run.
     ended: Option<String>,
 }
 
 impl Drill {
-    fn begin(
+    /// A directory for it, once all copies are there.
+    pub fn begin(
         place: Place,
-        args: &DrillRunArgs,
+        args: &DrillLoad,
         diary: Arc<Diary>,
         is_told_to_stop: Arc<AtomicBool>,
     ) -> Result<Drill> {
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let limits =
             Limits { stall: seconds(args.stall_max), redundant_within: seconds(args.redundant_within) };
         let operator = if place.lab.is_none() { Operator::at_terminal()? } else { None };
@@ -127,7 +149,7 @@ impl Drill {
             workers: Vec::new(),
             count,
             limits,
-            load: seconds(args.load_seconds),
+            lasts: Duration::ZERO,
             operator,
             is_told_to_stop,
             weak: Vec::new(),
@@ -265,7 +287,8 @@ impl Drill {
         Ok(Entry::of(failure, outcome, &self.limits))
     }
 
-    fn verify(&mut self, workers: Vec<Worker>) -> Result<(Vec<Worker>, Verified)> {
+    /// Compares all files.
+    pub fn verify(&mut self, workers: Vec<Worker>) -> Result<(Vec<Worker>, Verified)> {
         let (workers, verified) = verify(workers, &self.dirs, self.count, self.limits.redundant_within)?;
         if workers.len() < self.count {
             self.ended.get_or_insert_with(|| "files could not be compared".into());
@@ -275,12 +298,12 @@ impl Drill {
 
     /// For how long nothing happens before a failure, and after it.
     fn calm(&self) -> Duration {
-        (self.load / 4).max(Duration::from_secs(2))
+        (self.lasts / 4).max(Duration::from_secs(2))
     }
 
     /// Makes a failure and puts it right again; tells since when it was being put right.
     fn in_lab(&mut self, failure: &Failure, serving: Option<&str>, outcome: &mut Outcome) -> Instant {
-        let lasts = failure.lasts(self.load);
+        let lasts = failure.lasts(self.lasts);
         let is_told_to_stop = self.is_told_to_stop.clone();
         let Some(lab) = &mut self.place.lab else { return Instant::now() };
         let mut broken = Broken::new(lab);
@@ -316,19 +339,19 @@ impl Drill {
             }
         }
         outcome.done = format!("an operator said to have done it: {}", failure.operator);
-        self.pause(failure.lasts(self.load));
+        self.pause(failure.lasts(self.lasts));
         if let Err(error) = operator.puts_it_right(failure, &self.is_told_to_stop) {
             outcome.troubles.push(format!("the operator has not said that it is right again: {error:#}"));
         }
         Ok(Some(Instant::now()))
     }
 
-    fn pause(&self, most: Duration) {
+    pub fn pause(&self, most: Duration) {
         pause(most, &self.is_told_to_stop);
     }
 
     /// Waits until all copies are there and stay for so long; tells how long after `since` that was.
-    fn wait_until_full(&self, since: Instant, settled: Duration) -> Option<Duration> {
+    pub fn wait_until_full(&self, since: Instant, settled: Duration) -> Option<Duration> {
         let mut full_at: Option<Instant> = None;
         loop {
             let looked = Instant::now();
@@ -356,7 +379,7 @@ impl Drill {
             at: Env::os().clock.now().utc(),
             nodes: nodes.as_array().into_iter().flatten().map(node_text).collect(),
             workers: self.count,
-            copies: args.copies,
+            copies: args.load.copies,
             mounts: if one == other { 1 } else { 2 },
             weak: self.weak.clone(),
             limits: self.limits,
@@ -367,7 +390,7 @@ impl Drill {
     }
 
     /// Removes the directory, unless there is something to be looked at.
-    fn clear(&self, is_good: bool) {
+    pub fn clear(&self, is_good: bool) {
         let [dir, _] = &self.dirs.0;
         if is_good {
             if let Err(error) = fs::remove_dir_all(dir) {
@@ -379,7 +402,7 @@ impl Drill {
     }
 }
 
-fn node_text(node: &Value) -> String {
+pub fn node_text(node: &Value) -> String {
     let roles: Vec<&str> = node["roles"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     format!("{} ({})", node["name"].as_str().unwrap_or_default(), roles.join(" "))
 }
@@ -417,13 +440,13 @@ fn tell(entry: &Entry) {
 }
 
 /// Looks at the copies all the time: whoever waits for a failure to last cannot wait for an answer.
-struct Watch {
+pub struct Watch {
     is_over: Arc<AtomicBool>,
     worst: Arc<Mutex<Redundancy>>,
 }
 
 impl Watch {
-    fn start(place: &Place) -> Result<Watch> {
+    pub fn start(place: &Place) -> Result<Watch> {
         let watch = Watch { is_over: Arc::default(), worst: Arc::default() };
         let (is_over, worst, asker) = (watch.is_over.clone(), watch.worst.clone(), place.asker.clone());
         let look = move || {
@@ -442,7 +465,7 @@ impl Watch {
         Ok(watch)
     }
 
-    fn worst(&self) -> Redundancy {
+    pub fn worst(&self) -> Redundancy {
         *self.worst.lock()
     }
 }

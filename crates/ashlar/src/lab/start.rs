@@ -78,14 +78,28 @@ impl Lab {
         self.kill(node)
     }
 
-    /// Starts the process of a node again, if it does not run.
+    /// Starts the process of a node again, if it does not run, and waits until it serves.
     pub fn start_again(&mut self, node: &str) -> Result<()> {
         if self.process(node).is_some() {
             return Ok(());
         }
+        let node = self.not_running(node)?;
+        self.start(&node)
+    }
+
+    /// Starts the process of a node again, if it does not run.
+    pub fn launch_again(&mut self, node: &str) -> Result<()> {
+        if self.process(node).is_some() {
+            return Ok(());
+        }
+        let node = self.not_running(node)?;
+        self.launch(&node).map(drop)
+    }
+
+    fn not_running(&mut self, node: &str) -> Result<LabNode> {
         let node = self.record.node(node)?.clone();
         self.record.processes.retain(|(name, _)| *name != node.name);
-        self.start(&node)
+        Ok(node)
     }
 
     /// The command that is what the node is there for, and what it says when it serves.
@@ -142,6 +156,12 @@ impl Lab {
 
     /// Starts what the node is there for, and waits until it serves.
     pub fn start(&mut self, node: &LabNode) -> Result<()> {
+        let (mut child, ready, said_before) = self.launch(node)?;
+        self.wait_until_ready(node, &mut child, (ready, said_before))
+    }
+
+    /// Starts what the node is there for; tells what it says when it serves, and how long its log was before.
+    fn launch(&mut self, node: &LabNode) -> Result<(Child, &'static str, u64)> {
         let (mut command, ready) = self.role_of(node)?;
         let log = self.places.log(&node.name);
         let input = match self.browsers.take_if(|_| node.role == LabRole::Gateway) {
@@ -160,10 +180,10 @@ impl Lab {
                 if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
             });
         }
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", node.name))?;
+        let child = command.spawn().with_context(|| format!("cannot start {}", node.name))?;
         self.record.processes.push((node.name.clone(), ProcessId::of(child.id().try_into()?)?));
         self.record.store(&self.places)?;
-        self.wait_until_ready(node, &mut child, (ready, said_before))
+        Ok((child, ready, said_before))
     }
 
     fn wait_until_ready(

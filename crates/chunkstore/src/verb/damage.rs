@@ -1,15 +1,18 @@
 //! Damage: what of a chunk cannot be read, so that another copy can be asked for it, and that something of it is lost everywhere.
 
 use crate::alloc::Purpose;
-use crate::cache::{Chunk, State};
+use crate::cache::{Chunk, Entry, State};
 use crate::checksum::{BLOCK, BLOCK_BYTES, SUM_HOLE, ZEROS, has_data, seal, sum_of};
 use crate::error::ChunkError;
+use crate::geometry::Class;
 use crate::header::{SlotContent, SlotHeader};
 use crate::key::Placement;
 use crate::shape::Shape;
 use crate::store::ChunkStore;
+use crate::verb::write::Lost;
 use ashlar_kv::Urgency;
 use ashlar_types::{ChainId, ChunkId};
+use std::collections::BTreeMap;
 
 /// A block, and the sealed checksum that its content has, or had.
 pub type BlockSum = (u32, u32);
@@ -52,6 +55,15 @@ impl Damage {
 /// The checksum of a block of which not even that is known: not that of zeros, which are below it.
 fn lost_sum() -> u32 {
     seal(sum_of(&ZEROS) ^ 1)
+}
+
+/// The checksum to store for a lost block that had `sum`.
+fn stored_sum(sum: u32) -> u32 {
+    if sum == sum_of(&ZEROS) { lost_sum() } else { seal(sum) }
+}
+
+fn numbers(blocks: &[BlockSum]) -> Vec<u32> {
+    blocks.iter().map(|(block, _)| *block).collect()
 }
 
 impl ChunkStore {
@@ -158,24 +170,16 @@ impl ChunkStore {
         if !is_ascending || end > len.next_multiple_of(BLOCK) {
             return Err(ChunkError::BadRequest("these are not blocks of the chunk"));
         }
+        let entry = self.cache.entry(id);
+        if let Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) = self.write_state(&entry) {
+            return self.replace_lost(&entry, (class, chain), len, blocks);
+        }
         if blocks.is_empty() {
             return Ok(());
         }
-        let entry = self.cache.entry(id);
-        let zeros = sum_of(&ZEROS);
-        let stored = |sum: u32| if sum == zeros { lost_sum() } else { seal(sum) };
-        let blocks: Vec<BlockSum> = blocks.iter().map(|(block, sum)| (*block, stored(*sum))).collect();
-        let lose = |chunk: &mut Chunk| blocks.iter().for_each(|(block, sum)| chunk.set_sum(*block, *sum));
-        let (mut state, change) = match self.begin_change(&entry, (0, chunk_bytes)) {
-            // Nothing can be written over what cannot be used.
-            Err(error @ (ChunkError::Corrupt { .. } | ChunkError::Io { .. })) => {
-                let state = entry.state.write();
-                if !matches!(&*state, State::Unknown) {
-                    return Err(error);
-                }
-                (state, None)
-            }
-            begun => begun?,
+        let (mut state, change) = self.begin_change(&entry, (0, chunk_bytes))?;
+        let lose = |chunk: &mut Chunk| {
+            blocks.iter().for_each(|(block, sum)| chunk.set_sum(*block, stored_sum(*sum)));
         };
         if let (State::Present(chunk), Some(mut change)) = (&mut *state, change) {
             ChunkStore::check_class(chunk, class)?;
@@ -183,7 +187,7 @@ impl ChunkStore {
             self.touched.note(id);
             // ORDER: the index stops to call the chunk full before it is not, and has what is lost before the header.
             self.note_full(chunk, false, Urgency::FreesSpace)?;
-            self.note_lost(chunk, &blocks)?;
+            self.note_lost(chunk, &numbers(blocks))?;
             // What is below them stays: it is not what the checksums say, or it is what was there.
             lose(chunk);
             let ends_within = end > len && chunk.len > len;
@@ -194,24 +198,68 @@ impl ChunkStore {
             self.touched.note(id);
             return written;
         }
-        let old = self.leaving(id, &state)?;
-        if let Some(old) = &old {
-            if old.slot.slab.class != class {
-                return Err(ChunkError::BadRequest("the chunk is here with another chunk size"));
-            }
-            tracing::warn!(chunk = %id, place = self.place(old.slot), "a chunk whose header is damaged goes for one in which something is lost");
+        let lost = Lost { old: None, blocks: numbers(blocks) };
+        let chunk = self.create_as_lost(lost, (id, chain), class, len, lose)?;
+        *state = State::Present(chunk);
+        self.cache.recharge(&entry, &state);
+        Ok(())
+    }
+
+    /// Puts a chunk in which everything up to its length is lost in the place of one that cannot be used: nothing can be written over that.
+    fn replace_lost(
+        &self,
+        entry: &Entry,
+        (class, chain): (Class, Option<ChainId>),
+        len: u32,
+        blocks: &[BlockSum],
+    ) -> Result<(), ChunkError> {
+        let id = entry.id;
+        let mut state = entry.state.write();
+        let Some(Placement { slot, chain: known, .. }) = self.index.placement(id)? else {
+            return Err(ChunkError::Busy { what: format!("chunk {id} has just gone") });
+        };
+        if slot.slab.class != class {
+            return Err(ChunkError::BadRequest("the chunk is here with another chunk size"));
         }
-        let chunk = self.create_in_place_of(old, (id, chain), class, Purpose::Part, 0, |chunk| {
-            self.note_lost(chunk, &blocks)?;
+        if known.zip(chain).is_some_and(|(known, given)| known != given) {
+            return Err(ChunkError::BadRequest("the chunk is here on another chain"));
+        }
+        // Somebody may have made it usable meanwhile.
+        let old = match (&*state, self.leaving(id, &state)?) {
+            (State::Unknown, Some(old)) => old,
+            _ => return Err(ChunkError::Busy { what: format!("chunk {id} has just changed") }),
+        };
+        tracing::warn!(chunk = %id, place = self.place(slot), "a chunk whose header is damaged goes for one in which everything is lost");
+        let told: BTreeMap<u32, u32> = blocks.iter().copied().collect();
+        let all: Vec<u32> = (0..len.div_ceil(BLOCK)).collect();
+        let lost = Lost { old: Some(old), blocks: all.clone() };
+        let chunk = self.create_as_lost(lost, (id, known.or(chain)), class, len, |chunk| {
+            for block in &all {
+                chunk.set_sum(*block, told.get(block).map_or(lost_sum(), |sum| stored_sum(*sum)));
+            }
+        })?;
+        *state = State::Present(chunk);
+        self.cache.recharge(entry, &state);
+        Ok(())
+    }
+
+    fn create_as_lost(
+        &self,
+        lost: Lost,
+        id: (ChunkId, Option<ChainId>),
+        class: Class,
+        len: u32,
+        lose: impl FnOnce(&mut Chunk),
+    ) -> Result<Chunk, ChunkError> {
+        self.create_lost(lost, id, class, Purpose::Part, 0, |chunk| {
             lose(chunk);
             chunk.len = len;
             let header = self.encode_header(chunk);
             let place = chunk.slot.offset();
-            self.slabs.change(&chunk.slab, |file| file.write_at(place, &header))
-        })?;
-        *state = State::Present(chunk);
-        self.cache.recharge(&entry, &state);
-        Ok(())
+            self.slabs.change(&chunk.slab, |file| file.write_at(place, &header))?;
+            // ORDER: durable before the index has it. After a power cut a new chunk without a header is taken for one of which nothing was synced, and would be a hole.
+            self.slabs.sync(&chunk.slab)
+        })
     }
 
     /// Takes away what there is of a chunk behind the block that `len` is in, which is lost; tells up to where something was, bytes.

@@ -39,7 +39,8 @@ impl ChunkStore {
         // ORDER: the index stops to call the chunk full before it is not.
         self.note_full(chunk, false, Urgency::FreesSpace)?;
         let (boundary, within) = (len / BLOCK, (len % BLOCK) as usize);
-        if within > 0 && len < chunk.len && has_data(chunk.sum(boundary)) {
+        let is_cut_within = within > 0 && len < chunk.len && has_data(chunk.sum(boundary));
+        if is_cut_within {
             let block = self.read_block(chunk, boundary)?;
             let offset = chunk.slot.data_offset(len);
             self.write_in_place(chunk, (boundary, boundary + 1), offset, &[&ZEROS[within..]])?;
@@ -51,7 +52,7 @@ impl ChunkStore {
         // ORDER: the checksums say "no data" before the space goes, so that no reader after a stop finds zeros under a
         // checksum outside marked regions.
         self.write_sums(chunk, 0, held_end.max(first_gone), true)?;
-        self.forget_lost(chunk, first_gone, held_end)?;
+        self.forget_lost(chunk, if is_cut_within { boundary } else { first_gone }, held_end.max(first_gone))?;
         self.punch_blocks(chunk, first_gone, held_end)?;
         // ORDER: once more: a round that has begun meanwhile does not have all of it.
         self.touched.note(chunk.identity.chunk);

@@ -9,6 +9,7 @@ use crate::geometry::{Class, Slot};
 use crate::header::{Identity, InFlight, SlotHeader, digest};
 use crate::index::{Changes, Verb};
 use crate::key::{self, FreshRecord};
+use crate::lost::put_lost;
 use crate::piece::{Image, Pieces, runs};
 use crate::shape::Shape;
 use crate::store::ChunkStore;
@@ -24,6 +25,15 @@ pub struct Written {
     pub blocks_delta: i64,
     /// Length of the chunk: one past the last byte ever written, bytes.
     pub chunk_len: u32,
+}
+
+/// What is lost of a chunk that is made.
+#[derive(Default)]
+pub(crate) struct Lost {
+    /// The chunk whose place it takes.
+    pub(crate) old: Option<Leaving>,
+    /// Blocks, ascending.
+    pub(crate) blocks: Vec<u32>,
 }
 
 /// Units of 512 bytes in a block.
@@ -223,13 +233,13 @@ impl ChunkStore {
         data_bytes: u64,
         fill: impl FnOnce(&mut Chunk) -> Result<(), ChunkError>,
     ) -> Result<Chunk, ChunkError> {
-        self.create_in_place_of(None, (id, chain), class, purpose, data_bytes, fill)
+        self.create_lost(Lost::default(), (id, chain), class, purpose, data_bytes, fill)
     }
 
-    /// As [`ChunkStore::create_with`], in the place of a chunk of this name: one change of the index, so that it is never away.
-    pub(crate) fn create_in_place_of(
+    /// As [`ChunkStore::create_with`], of a chunk in which something is lost: in one change of the index, so that a chunk that it takes the place of is never away.
+    pub(crate) fn create_lost(
         &self,
-        old: Option<Leaving>,
+        lost: Lost,
         (id, chain): (ChunkId, Option<ChainId>),
         class: Class,
         purpose: Purpose,
@@ -252,7 +262,7 @@ impl ChunkStore {
             return Err(error);
         }
         // ORDER: header and data, then the index: a slot the index points to is always whole for a killed process.
-        let placed = fill(&mut chunk).and_then(|()| self.place_in_index(&mut chunk, taken, old.as_ref()));
+        let placed = fill(&mut chunk).and_then(|()| self.place_in_index(&mut chunk, taken, lost));
         if let Err(error) = placed {
             // Some of it may be there: the slot is not clean any more.
             self.alloc.put_back(taken.slot, Rest::Some);
@@ -269,15 +279,20 @@ impl ChunkStore {
         &self,
         chunk: &mut Chunk,
         taken: Taken,
-        old: Option<&Leaving>,
+        Lost { old, blocks: lost }: Lost,
     ) -> Result<(), ChunkError> {
         let Identity { chunk: id, generation, .. } = chunk.identity;
         let stale = taken.is_stale.then(|| digest(&chunk.sums));
         let record = FreshRecord { slot: taken.slot, chunk: id, stale };
         chunk.is_full_in_index = chunk.is_full();
+        let has_lost = !lost.is_empty();
+        let is_first = has_lost && !self.has_lost_record(id)?;
         let old_slots: Vec<Slot> = old.iter().map(|old| old.slot).collect();
         let plan = |changes: &mut Changes| {
-            changes.extend(old.map(|old| (key::fresh(old.generation), None)));
+            changes.extend(old.iter().map(|old| (key::fresh(old.generation), None)));
+            if has_lost {
+                put_lost(chunk, lost, changes);
+            }
             self.alloc.mark_used(&old_slots, false, changes);
             changes.insert(key::chunk(id), Some(chunk.placement(chunk.is_full()).encode()));
             changes.insert(key::fresh(generation), Some(record.encode()));
@@ -288,7 +303,10 @@ impl ChunkStore {
             self.alloc.unmark(&old_slots, false);
         };
         let position = self.index.commit_or(Verb::Create, Urgency::Normal, plan, undo)?;
-        old.map_or(Ok(()), |old| self.have_left(std::slice::from_ref(old), position))
+        if is_first {
+            self.lost.came();
+        }
+        old.map_or(Ok(()), |old| self.have_left(&[old], position))
     }
 
     /// The header of a chunk as it is in memory.

@@ -65,8 +65,14 @@ impl ChunkStore {
         // ORDER: once more: a round that has begun meanwhile does not have all of it.
         self.touched.note(id);
         change.open_end = chunk.open_end();
+        if noted.is_ok() {
+            match cleared {
+                Ok(()) => self.forget_lost(chunk, first, last)?,
+                // Of a part it may be so.
+                Err(_) => self.settle_lost(chunk, first, last)?,
+            }
+        }
         cleared.and(noted)?;
-        self.forget_lost(chunk, first, last)?;
         if space == Space::Freed {
             // ORDER: the checksums say "no data" before the space goes.
             self.punch_blocks(chunk, offset.div_ceil(BLOCK), end / BLOCK)?;

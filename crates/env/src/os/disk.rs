@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -95,6 +96,15 @@ impl Disk for OsDisk {
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         File::open(self.resolve(path)?)?.sync_all()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let root = File::open(&self.root)?;
+        // SAFETY: the descriptor is open through the call, which takes no pointer.
+        match unsafe { libc::syncfs(root.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     fn space(&self) -> io::Result<DiskSpace> {

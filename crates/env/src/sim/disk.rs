@@ -310,6 +310,23 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        let mut state = self.shared.enter();
+        match state.plan.judge(FaultOp::Sync) {
+            Verdict::Proceed => {
+                state.inodes.values_mut().for_each(|inode| inode.content.sync());
+                state.tree.sync_all();
+                state.forget_unreachable();
+                Ok(())
+            }
+            Verdict::Fail(errno) => {
+                state.inodes.values_mut().for_each(|inode| inode.content.fail_sync());
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            Verdict::PowerCut | Verdict::PowerIsOff => Err(eio()),
+        }
+    }
+
     fn space(&self) -> io::Result<DiskSpace> {
         let state = self.shared.enter();
         let bytes_total = state.capacity.unwrap_or(CAPACITY_DEFAULT);

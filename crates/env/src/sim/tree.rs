@@ -148,6 +148,13 @@ impl Tree {
         Ok(())
     }
 
+    /// Makes all of them durable.
+    pub(super) fn sync_all(&mut self) {
+        for change in std::mem::take(&mut self.pending) {
+            change.apply(&mut self.durable);
+        }
+    }
+
     /// A power cut: every pending change is kept or lost. One that is kept brings the earlier changes of its file along, as
     /// the journals of real file systems do: a file never ends up under two names because of a lost rename.
     pub(super) fn crash(&mut self, random: &mut u64) {

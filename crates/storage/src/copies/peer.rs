@@ -6,7 +6,6 @@ use super::{AtTarget, Copies, Group};
 use crate::StorageService;
 use crate::answer::answer;
 use crate::call::carry_out;
-use ashlar_chunkstore::ChunkError;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
