@@ -112,6 +112,18 @@ impl ChunkStore {
         })
     }
 
+    /// What of an outcome of [`ChunkStore::forget_lost`] and [`ChunkStore::settle_lost`] matters to whoever has made a change: the change is done, and a record that stays is looked at by the next recovery.
+    pub(crate) fn have_forgotten(&self, outcome: Result<(), ChunkError>) -> Result<(), ChunkError> {
+        match outcome {
+            Err(error @ ChunkError::Stopped { .. }) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "blocks that were written again count as lost until the next start");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
     fn retain_lost(
         &self,
         chunk: &Chunk,

@@ -9,7 +9,8 @@
 //! | fresh slot | no header of the chunk, or (stale slot) not the checksums it was given | the chunk was never synced: it is dropped | damage: it stays, reads fail |
 //! | fresh slot, stale | a block that does not match | bytes of an earlier chunk: the block becomes a hole | damage |
 //! | fresh slot, else, and dirty region | a block that does not match | old or new bytes of a write in flight: accepted | so noted in the header: accepted; else damage |
-//! | either | a header or block that cannot be read | damage | damage |
+//! | fresh slot, stale | a header or block that cannot be read | as one that does not match | damage |
+//! | fresh slot, else, and dirty region | a header or block that cannot be read | damage | damage |
 //! | either | data behind the length | of a write whose length is lost: becomes zeros | the same |
 //! | either | anything below a block without data | of a write that was cut short: becomes zeros | the same |
 //!
@@ -298,7 +299,8 @@ impl ChunkStore {
             }
             let place = chunk.slot.data_offset(block * BLOCK);
             let is_read = self.slabs.read_if_it_can_be(&chunk.slab, place, &mut bytes)?;
-            if is_read && sum_of(&bytes) != chunk.sum(block) {
+            // What cannot be read now may be another chunk's, and be read later.
+            if !is_read || sum_of(&bytes) != chunk.sum(block) {
                 chunk.set_sum(block, SUM_HOLE);
                 self.punch_blocks(chunk, block, block + 1)?;
                 dropped += 1;

@@ -191,3 +191,36 @@ fn a_place_of_the_disk_that_cannot_be_read_keeps_no_target_from_being_opened() {
     }
     assert!(refused_by_slabs == 0 && opened > 10, "{refused_by_slabs} refused, {opened} opened");
 }
+
+#[test]
+fn bytes_of_an_earlier_chunk_do_not_come_up_where_a_block_could_not_be_read_for_a_moment() {
+    const EIO: i32 = 5;
+    let (old, new) = (pattern(1, KIB64 as usize), pattern(2, KIB64 as usize));
+    let mut torn = 0;
+    for (seed, nth) in (0..12).flat_map(|seed| (1..60).map(move |nth| (seed, nth))) {
+        let world = World::new();
+        let store = world.open();
+        store.write(chunk(1, 0), KIB64, 0, &old, None).unwrap();
+        store.sync().unwrap();
+        store.delete(chunk(1, 0)).unwrap();
+        store.sync().unwrap();
+        store.write(chunk(2, 0), KIB64, 0, &new, None).unwrap();
+        assert_eq!(store.stats().slots_recycled, 1);
+        world.crash(store, seed);
+        world.disk.fail_nth(FaultOp::Read, nth, EIO);
+        let Ok((store, _)) = world.try_open() else { continue };
+        world.disk.forget_failures();
+        for block in 0..16 {
+            let mut out = vec![0; 4096];
+            let Ok(len) = store.read(chunk(2, 0), KIB64, block * 4096, &mut out) else { continue };
+            let at = block as usize * 4096;
+            let is_new = out[..len] == new[at..at + len];
+            torn += usize::from(!is_new);
+            assert!(
+                is_new || out[..len].iter().all(|byte| *byte == 0),
+                "seed {seed} nth {nth} block {block}"
+            );
+        }
+    }
+    assert!(torn > 0, "nothing was torn");
+}

@@ -5,12 +5,14 @@ use crate::cluster::etcd::find_program;
 use crate::lab::{self, FIRST_MANAGER, Lab, LabRole};
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A lab that goes with this.
 pub struct OwnLab {
     dir: Option<PathBuf>,
+    is_kept: Cell<bool>,
 }
 
 impl OwnLab {
@@ -26,7 +28,7 @@ impl OwnLab {
         if !status.success() {
             bail!("cannot make the lab");
         }
-        let own = OwnLab { dir: Some(dir.to_owned()) };
+        let own = OwnLab { dir: Some(dir.to_owned()), is_kept: Cell::new(false) };
         let lab = Lab::at(dir)?;
         let asker = Asker {
             name_space: Some(lab.record.name_space(FIRST_MANAGER)),
@@ -39,8 +41,8 @@ impl OwnLab {
     }
 
     /// It stays, to be looked at.
-    pub fn keep(mut self) {
-        self.dir = None;
+    pub fn keep(&self) {
+        self.is_kept.set(true);
     }
 
     /// Removes it.
@@ -51,7 +53,7 @@ impl OwnLab {
 
 impl Drop for OwnLab {
     fn drop(&mut self) {
-        if let Some(dir) = self.dir.take()
+        if let Some(dir) = self.dir.take().filter(|_| !self.is_kept.get())
             && let Err(error) = lab::down(&dir)
         {
             eprintln!("ashlar: the lab is still there ({error:#}); `ashlar lab down` tries again");

@@ -9,6 +9,7 @@ use crate::terminal::shown;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -27,26 +28,33 @@ pub struct Asker {
 impl Asker {
     /// What a command prints.
     pub fn run(&self, args: &[&str]) -> Result<String> {
+        self.run_for(args, ANSWER_MAX)
+    }
+
+    /// As [`Asker::run`], of one that may take so long.
+    pub fn run_for(&self, args: &[&str], most: Duration) -> Result<String> {
         let mut command = Command::new(std::env::current_exe().context("cannot find the ashlar binary")?);
         command.args(args).arg("--identity").arg(&self.identity).current_dir("/");
         if let Some(name) = &self.name_space {
             enter(&mut command, name)?;
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A key that ends the drill ends what is under way in order.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start ashlar")?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         // Beside it: it would wait for whoever does not read.
         let printed = std::thread::spawn(move || text_of(stdout));
         let said = std::thread::spawn(move || text_of(stderr));
-        let ended = ended_within(&mut child, ANSWER_MAX)?;
+        let ended = ended_within(&mut child, most)?;
         if ended.is_none() {
             child.kill().context("cannot end a program")?;
             child.wait().context("cannot wait for a program")?;
-            bail!("`ashlar {}` gave no answer in {} s", args.join(" "), ANSWER_MAX.as_secs());
+            bail!("`ashlar {}` gave no answer in {} s", args.join(" "), most.as_secs());
         }
         let (printed, said) = (printed.join().unwrap_or_default(), said.join().unwrap_or_default());
         if ended != Some(true) {
-            bail!("`ashlar {}` failed: {}", args.join(" "), said.trim());
+            // What is wrong may be what it was to tell.
+            bail!("`ashlar {}` failed: {} {}", args.join(" "), said.trim(), printed.trim());
         }
         Ok(printed)
     }

@@ -12,18 +12,21 @@ mod plan;
 mod report;
 
 use super::broken::{Broken, Repair};
+use super::ledger::Diary;
 use super::make_lab::OwnLab;
 use super::outcome::{Outcome, what_is_wrong};
 use super::place::Place;
 use super::run::{Drill, Watch, keep_a_diary, node_text, told_by_signals, write};
 use crate::cli::DrillThrashArgs;
 use crate::drill::load::Load;
-use crate::lab::Lab;
+use crate::lab::{Lab, manager_beside};
 use crate::terminal::{say, shown};
 use anyhow::{Result, bail};
 use ashlar_env::Env;
 use plan::{Planned, Shape};
 use report::{Report, Round};
+use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -31,6 +34,12 @@ use std::time::{Duration, Instant};
 const CALM: Duration = Duration::from_secs(2);
 /// For how long all copies must be there: who has just gone is missed after 5 s.
 const SETTLED: Duration = Duration::from_secs(7);
+/// Time between two looks what is to be put right.
+const TURN: Duration = Duration::from_millis(50);
+/// What is put right for less long than this before the next thing fails was hardly right: who has gone is missed after 5 s.
+const BETWEEN: Duration = Duration::from_secs(5);
+/// LIMIT: for how long a scrub may take.
+const SCRUB_MAX: Duration = Duration::from_secs(600);
 
 /// Thrashes a lab and writes a report; tells whether all rounds were survived, and there was one.
 pub fn thrash(args: &DrillThrashArgs) -> Result<bool> {
@@ -47,6 +56,7 @@ pub fn thrash(args: &DrillThrashArgs) -> Result<bool> {
         at: Env::os().clock.now().utc(),
         nodes: nodes(&drill),
         workers: drill.count,
+        has_two_mounts: drill.place.mounts[0] != drill.place.mounts[1],
         copies: args.load.copies,
         weak: drill.weak.clone(),
         limits: drill.limits,
@@ -57,12 +67,12 @@ pub fn thrash(args: &DrillThrashArgs) -> Result<bool> {
         rounds: Vec::new(),
     };
     let mut thrash = Thrash { drill, seed };
-    thrash.rounds(args, &mut report)?;
-    report.ledger_trouble = diary.trouble();
-    write(&args.report, &report.text())?;
-    if let Some(path) = &args.load.json {
-        write(path, &serde_json::to_string_pretty(&report.object())?)?;
+    let outcome = thrash.rounds(args, &mut report, &diary);
+    if let (Err(error), Some(own)) = (&outcome, &own) {
+        own.keep();
+        say(format_args!("the lab is kept, after {error:#}"));
     }
+    outcome?;
     thrash.drill.clear(report.is_good());
     say(format_args!("{}; the report is {}", report.summary(), shown(&args.report)));
     match own {
@@ -86,14 +96,8 @@ struct Thrash {
     seed: u64,
 }
 
-/// What has been broken, and when that ends.
-struct Under {
-    until: Duration,
-    repairs: Vec<Repair>,
-}
-
 impl Thrash {
-    fn rounds(&mut self, args: &DrillThrashArgs, report: &mut Report) -> Result<()> {
+    fn rounds(&mut self, args: &DrillThrashArgs, report: &mut Report, diary: &Diary) -> Result<()> {
         let begun = Instant::now();
         let most = Duration::from_secs(60 * u64::from(args.minutes));
         let last = args.first_round.saturating_add(args.rounds - 1);
@@ -101,12 +105,23 @@ impl Thrash {
             if begun.elapsed() >= most || self.drill.is_told_to_stop.load(Relaxed) {
                 break;
             }
-            let round = self.round(number)?;
-            report.took = begun.elapsed();
+            let round = self.round(number).unwrap_or_else(|error| Round::not_run(number, &error));
+            // One that somebody has ended says nothing if nothing was wrong until then.
+            let is_ended = self.drill.is_told_to_stop.load(Relaxed);
+            if is_ended && round.is_good_but_for_the_end() {
+                break;
+            }
             say(round.line());
             let is_over = !round.wrong.is_empty();
+            report.took = begun.elapsed();
             report.rounds.push(round);
-            if is_over {
+            // Each time: nothing is known of a thrash that is killed, else.
+            report.ledger_trouble = diary.trouble();
+            write(&args.report, &report.text())?;
+            if let Some(path) = &args.load.json {
+                write(path, &serde_json::to_string_pretty(&report.object())?)?;
+            }
+            if is_over || is_ended {
                 break;
             }
         }
@@ -117,8 +132,9 @@ impl Thrash {
         let Some(lab) = &self.drill.place.lab else { bail!("there is no lab") };
         let planned = plan::round(self.seed, number, &Shape::of(lab));
         if self.drill.wait_until_full(Instant::now(), Duration::ZERO).is_none() {
-            bail!("not all copies were there before round {number}");
+            bail!("not all copies were there before it");
         }
+        let logs = Logs::now(lab);
         let name = format!("round {number}");
         self.drill.calls.mark(&name, "load");
         let load = Load::start(std::mem::take(&mut self.drill.workers))?;
@@ -127,12 +143,11 @@ impl Thrash {
         let watch = Watch::start(&self.drill.place)?;
         let begun = Instant::now();
         self.drill.calls.mark(&name, "begins");
-        let done = self.fail(&planned, &mut outcome);
+        let (done, broken_for) = self.fail(&planned, &mut outcome);
         outcome.lasted = begun.elapsed();
         self.drill.calls.mark(&name, "was put right");
         outcome.full_after = self.drill.wait_until_full(Instant::now(), SETTLED);
         self.drill.pause(CALM);
-        outcome.is_stopped = self.drill.is_told_to_stop.load(Relaxed);
         outcome.worst = watch.worst();
         let workers = load.stop(self.drill.limits.redundant_within);
         if workers.len() < self.drill.count {
@@ -140,23 +155,24 @@ impl Thrash {
         }
         outcome.seen = self.drill.calls.take();
         (self.drill.workers, outcome.verified) = self.drill.verify(workers)?;
-        if !outcome.is_stopped && outcome.full_after.is_some() {
+        if !self.drill.is_told_to_stop.load(Relaxed) && outcome.full_after.is_some() {
             // One copy of each was read: the others are compared with it.
-            let scrubbed = self.drill.place.asker.run(&["scrub"]);
-            outcome.troubles.extend(scrubbed.err().map(|error| format!("copies differ: {error:#}")));
+            let scrubbed = self.drill.place.asker.run_for(&["scrub"], SCRUB_MAX);
+            outcome.troubles.extend(scrubbed.err().map(|error| format!("after a scrub: {error:#}")));
         }
+        outcome.is_stopped = self.drill.is_told_to_stop.load(Relaxed);
+        outcome.troubles.extend(logs.panics());
         // Whatever has failed may have been all there is of something.
-        let allowed = self.drill.limits.stall + outcome.lasted;
+        let allowed = self.drill.limits.stall + broken_for;
         let wrong = what_is_wrong(allowed, &outcome, &self.drill.limits);
         Ok(Round { number, done, allowed, outcome, wrong })
     }
 
-    /// Has it all happen, and puts all right; tells what was done.
-    fn fail(&mut self, planned: &[Planned], outcome: &mut Outcome) -> Vec<String> {
+    /// Has it all happen, and puts all right; tells what was done, and for how long something was broken at the most.
+    fn fail(&mut self, planned: &[Planned], outcome: &mut Outcome) -> (Vec<String>, Duration) {
         let Drill { place, is_told_to_stop, .. } = &mut self.drill;
-        let Some(lab) = &mut place.lab else { return Vec::new() };
-        let mut course = Course { lab, begun: Instant::now(), under: Vec::new(), troubles: Vec::new() };
-        let mut done = Vec::new();
+        let Some(lab) = &mut place.lab else { return (Vec::new(), Duration::ZERO) };
+        let mut course = Course::new(lab);
         for one in planned {
             while Instant::now() < course.begun + one.at && !is_told_to_stop.load(Relaxed) {
                 course.turn();
@@ -164,19 +180,65 @@ impl Thrash {
             if is_told_to_stop.load(Relaxed) {
                 break;
             }
-            done.extend(course.begin(one));
+            course.begin(one);
         }
         while !course.under.is_empty() {
-            let is_enough = is_told_to_stop.load(Relaxed);
-            if is_enough {
+            if is_told_to_stop.load(Relaxed) {
                 course.under.iter_mut().for_each(|under| under.until = Duration::ZERO);
             }
             course.turn();
         }
-        course.start_all();
+        course.start_all(planned);
         outcome.troubles.append(&mut course.troubles);
-        done
+        (std::mem::take(&mut course.done), longest(&course.broken))
     }
+}
+
+/// The longest time without a moment in which nothing was broken, of intervals.
+fn longest(broken: &[(Duration, Duration)]) -> Duration {
+    let mut sorted = broken.to_vec();
+    sorted.sort_unstable();
+    let mut longest = Duration::ZERO;
+    let mut current: Option<(Duration, Duration)> = None;
+    for (from, to) in sorted {
+        // In a moment between two nobody takes over, and is known to have.
+        current = match current {
+            Some((first, last)) if from <= last + BETWEEN => Some((first, last.max(to))),
+            _ => Some((from, to)),
+        };
+        longest = longest.max(current.map_or(Duration::ZERO, |(first, last)| last - first));
+    }
+    longest
+}
+
+/// How long the logs of a lab were.
+struct Logs(Vec<(PathBuf, u64)>);
+
+impl Logs {
+    fn now(lab: &Lab) -> Logs {
+        let logs = lab.record.nodes.iter().map(|node| lab.places.log(&node.name));
+        Logs(logs.map(|log| (log.clone(), log.metadata().map_or(0, |known| known.len()))).collect())
+    }
+
+    /// What they say of threads that have panicked since: nobody else may have noticed.
+    fn panics(&self) -> Vec<String> {
+        let of_one = |(log, len): &(PathBuf, u64)| {
+            let bytes = fs::read(log).unwrap_or_default();
+            let new = bytes.get(usize::try_from(*len).unwrap_or(usize::MAX)..).unwrap_or_default();
+            let text = String::from_utf8_lossy(new).into_owned();
+            let lines = text.lines().filter(|line| line.contains("panicked at")).map(str::to_owned);
+            lines.map(|line| format!("{}: {line}", shown(log))).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of_one).collect()
+    }
+}
+
+/// What has been broken, and when that ends.
+struct Under {
+    what: String,
+    from: Duration,
+    until: Duration,
+    repairs: Vec<Repair>,
 }
 
 /// A round under way.
@@ -184,53 +246,99 @@ struct Course<'l> {
     lab: &'l mut Lab,
     begun: Instant,
     under: Vec<Under>,
+    /// What was done, with the times at which it was.
+    done: Vec<String>,
+    broken: Vec<(Duration, Duration)>,
     troubles: Vec<String>,
 }
 
-/// Time between two looks what is to be put right.
-const TURN: Duration = Duration::from_millis(50);
-
 impl Course<'_> {
-    /// Begins one; tells what that was.
-    fn begin(&mut self, planned: &Planned) -> Option<String> {
-        let since = self.begun.elapsed();
+    fn new(lab: &mut Lab) -> Course<'_> {
+        let (under, done, broken, troubles) = Default::default();
+        Course { lab, begun: Instant::now(), under, done, broken, troubles }
+    }
+
+    fn begin(&mut self, planned: &Planned) {
+        let from = self.begun.elapsed();
+        let node = &planned.node;
+        if self.lab.process(node).is_none() {
+            self.troubles.push(format!("{node} had ended before anything was done to it"));
+            return;
+        }
         let mut broken = Broken::new(self.lab);
         let made = fault::make(&mut broken, planned);
-        // Also what was made in part.
-        self.under.push(Under { until: since + planned.lasts, repairs: broken.into_repairs() });
-        match made {
-            Ok(what) => {
-                let (from, lasts) = (since.as_secs_f64(), planned.lasts.as_secs_f64());
-                Some(format!("{from:.1} s: {what}, for {lasts:.1} s"))
-            }
+        let repairs = broken.into_repairs();
+        let until = self.begun.elapsed() + planned.lasts;
+        let what = match made {
+            Ok(what) => what,
+            // What was made of it is put right all the same.
             Err(error) => {
-                self.troubles.push(format!("{}: could not be made: {error:#}", planned.node));
-                None
+                self.troubles.push(format!("{node}: could not be made: {error:#}"));
+                format!("{node}: not made")
             }
-        }
+        };
+        self.under.push(Under { what, from, until, repairs });
     }
 
     /// Puts right what has lasted for long enough, and rests.
+    // LIMIT: one after the other. What takes long (a disk that is mounted anew) has the rest last longer; the times that are told are those that it was.
     fn turn(&mut self) {
         let now = self.begun.elapsed();
-        let (over, under) = std::mem::take(&mut self.under).into_iter().partition(|one| one.until <= now);
+        let (over, under): (Vec<Under>, Vec<Under>) =
+            std::mem::take(&mut self.under).into_iter().partition(|one| one.until <= now);
         self.under = under;
-        let over: Vec<Under> = over;
         for one in over {
             if let Err(error) = Broken::again(self.lab, one.repairs).put_right_and_go_on() {
-                self.troubles.push(format!("could not be put right: {error:#}"));
+                self.troubles.push(format!("{}: could not be put right: {error:#}", one.what));
             }
+            let to = self.begun.elapsed();
+            self.broken.push((one.from, to));
+            let seconds = [one.from, to].map(|at| at.as_secs_f64());
+            self.done.push(format!("{:.1} to {:.1} s: {}", seconds[0], seconds[1], one.what));
         }
         std::thread::sleep(TURN);
     }
 
-    /// Waits until all that were started serve, and starts those again that have ended because of others: as whoever runs them does.
-    fn start_all(&mut self) {
+    /// Starts those again that have ended because of others, as whoever runs them does. To which nothing was done has no reason to end.
+    fn start_all(&mut self, planned: &[Planned]) {
         let names: Vec<String> = self.lab.record.nodes.iter().map(|node| node.name.clone()).collect();
-        for name in names {
-            if let Err(error) = self.lab.start_again(&name) {
+        for name in names.iter().filter(|name| self.lab.process(name).is_none()).collect::<Vec<_>>() {
+            let last = self.lab.last_line(name);
+            // A member of etcd dies with its manager.
+            let is_meant = planned.iter().any(|one| one.node == *name || manager_beside(name) == one.node);
+            match is_meant {
+                true => self.done.push(format!("{name} had ended again: {last}")),
+                false => self.troubles.push(format!("{name} has ended by itself: {last}")),
+            }
+            if let Err(error) = self.lab.start_again(name) {
                 self.troubles.push(format!("{name} does not start: {error:#}"));
             }
         }
+    }
+}
+
+impl Drop for Course<'_> {
+    fn drop(&mut self) {
+        for one in self.under.drain(..) {
+            // It puts right what it has when it goes.
+            drop(Broken::again(self.lab, one.repairs));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_time_without_a_moment_of_rest_counts() {
+        let at = |seconds: &[(u64, u64)]| -> Duration {
+            let broken =
+                seconds.iter().map(|(from, to)| (Duration::from_secs(*from), Duration::from_secs(*to)));
+            longest(&broken.collect::<Vec<_>>())
+        };
+        assert_eq!(at(&[]), Duration::ZERO);
+        assert_eq!(at(&[(20, 21), (1, 9), (3, 5)]), Duration::from_secs(8));
+        assert_eq!(at(&[(1, 9), (8, 12), (13, 15)]), Duration::from_secs(14), "hardly a moment is between");
     }
 }

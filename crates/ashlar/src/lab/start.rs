@@ -96,6 +96,13 @@ impl Lab {
         self.launch(&node).map(drop)
     }
 
+    /// The last line that the process of a node has written.
+    pub fn last_line(&self, node: &str) -> String {
+        let text = fs::read(self.places.log(node)).unwrap_or_default();
+        let tail = text.get(text.len().saturating_sub(LOG_BYTES_MAX)..).unwrap_or_default();
+        String::from_utf8_lossy(tail).lines().last().unwrap_or_default().to_owned()
+    }
+
     fn not_running(&mut self, node: &str) -> Result<LabNode> {
         let node = self.record.node(node)?.clone();
         self.record.processes.retain(|(name, _)| *name != node.name);

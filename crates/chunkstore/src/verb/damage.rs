@@ -215,19 +215,27 @@ impl ChunkStore {
     ) -> Result<(), ChunkError> {
         let id = entry.id;
         let mut state = entry.state.write();
-        let Some(Placement { slot, chain: known, .. }) = self.index.placement(id)? else {
+        let Some(placement) = self.index.placement(id)? else {
             return Err(ChunkError::Busy { what: format!("chunk {id} has just gone") });
         };
+        let Placement { slot, chain: known, .. } = placement;
         if slot.slab.class != class {
             return Err(ChunkError::BadRequest("the chunk is here with another chunk size"));
         }
         if known.zip(chain).is_some_and(|(known, given)| known != given) {
             return Err(ChunkError::BadRequest("the chunk is here on another chain"));
         }
-        // Somebody may have made it usable meanwhile.
+        // It may have been a moment at which too many files were open, or the disk may have thought better of it.
+        self.slabs.require_open(&self.slabs.slab(slot.slab))?;
+        let changed = || ChunkError::Busy { what: format!("chunk {id} has just changed") };
+        match self.load(id, placement) {
+            Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) => {}
+            Ok(_) => return Err(changed()),
+            Err(error) => return Err(error),
+        }
         let old = match (&*state, self.leaving(id, &state)?) {
             (State::Unknown, Some(old)) => old,
-            _ => return Err(ChunkError::Busy { what: format!("chunk {id} has just changed") }),
+            _ => return Err(changed()),
         };
         tracing::warn!(chunk = %id, place = self.place(slot), "a chunk whose header is damaged goes for one in which everything is lost");
         let told: BTreeMap<u32, u32> = blocks.iter().copied().collect();
@@ -303,7 +311,7 @@ impl ChunkStore {
         whole[..bytes.len()].copy_from_slice(bytes);
         let place = chunk.slot.data_offset(block * BLOCK);
         self.slabs.change(&chunk.slab, |file| file.write_at(place, &whole))?;
-        self.forget_lost(chunk, block, block + 1)?;
+        self.have_forgotten(self.forget_lost(chunk, block, block + 1))?;
         Ok(true)
     }
 

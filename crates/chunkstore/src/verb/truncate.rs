@@ -52,8 +52,9 @@ impl ChunkStore {
         // ORDER: the checksums say "no data" before the space goes, so that no reader after a stop finds zeros under a
         // checksum outside marked regions.
         self.write_sums(chunk, 0, held_end.max(first_gone), true)?;
-        self.forget_lost(chunk, if is_cut_within { boundary } else { first_gone }, held_end.max(first_gone))?;
         self.punch_blocks(chunk, first_gone, held_end)?;
+        let forget_from = if is_cut_within { boundary } else { first_gone };
+        self.have_forgotten(self.forget_lost(chunk, forget_from, held_end.max(first_gone)))?;
         // ORDER: once more: a round that has begun meanwhile does not have all of it.
         self.touched.note(chunk.identity.chunk);
         Ok((i64::from(chunk.blocks_held) - i64::from(before)) * UNITS)

@@ -115,7 +115,7 @@ impl ChunkStore {
             self.touched.note(chunk.identity.chunk);
         }
         written?;
-        self.forget_lost(chunk, first, first + count)?;
+        self.have_forgotten(self.forget_lost(chunk, first, first + count))?;
         if chunk.is_full() && !chunk.is_full_in_index {
             // Only saves later looks at the header: the write itself is done.
             match self.note_full(chunk, true, Urgency::Normal) {
@@ -306,7 +306,8 @@ impl ChunkStore {
         if is_first {
             self.lost.came();
         }
-        old.map_or(Ok(()), |old| self.have_left(&[old], position))
+        // What fails here has stopped the target: the chunk is in its place.
+        old.map_or(Ok(()), |old| self.have_left(&[old], position)).or_else(|_| self.check())
     }
 
     /// The header of a chunk as it is in memory.

@@ -65,18 +65,16 @@ impl ChunkStore {
         // ORDER: once more: a round that has begun meanwhile does not have all of it.
         self.touched.note(id);
         change.open_end = chunk.open_end();
-        if noted.is_ok() {
-            match cleared {
-                Ok(()) => self.forget_lost(chunk, first, last)?,
-                // Of a part it may be so.
-                Err(_) => self.settle_lost(chunk, first, last)?,
-            }
+        if let (Err(_), Ok(())) = (&cleared, &noted) {
+            // Of a part it may be so.
+            self.have_forgotten(self.settle_lost(chunk, first, last))?;
         }
         cleared.and(noted)?;
         if space == Space::Freed {
             // ORDER: the checksums say "no data" before the space goes.
             self.punch_blocks(chunk, offset.div_ceil(BLOCK), end / BLOCK)?;
         }
+        self.have_forgotten(self.forget_lost(chunk, first, last))?;
         Ok((i64::from(chunk.blocks_held) - i64::from(before)) * UNITS)
     }
 

@@ -1,5 +1,6 @@
 //! Changes of chunks: made here, then behind, then answered.
 
+use super::watch::{HANG_AFTER, SYNC_HANG_AFTER};
 use super::{AtTarget, Copies, Group, PASS_ON_MAX};
 use crate::answer::answer;
 use crate::call::changed_chunk;
@@ -61,7 +62,9 @@ impl Copies {
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };
         let is_lost = matches!(request, StorageRequest::CopyLost { .. });
         let done = {
-            let _at_disk = self.at_disk(at);
+            // What is lost is durable before the index has it.
+            let hangs_after = if is_lost { SYNC_HANG_AFTER } else { HANG_AFTER };
+            let _at_disk = at.watch.enter(self.outside.env.clock.monotonic() + hangs_after);
             run(payload)
         };
         // ORDER: before the rest is sent. What was there may have been an error, and what comes is content.

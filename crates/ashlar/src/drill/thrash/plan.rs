@@ -7,7 +7,7 @@
 
 use super::fault::Fault;
 use crate::drill::disk;
-use crate::lab::{Lab, LabRole};
+use crate::lab::{Lab, LabRole, manager_beside};
 use std::time::Duration;
 
 /// Things that fail in a round, at the most.
@@ -125,11 +125,16 @@ pub fn round(seed: u64, number: u32, shape: &Shape) -> Vec<Planned> {
     }
     for _ in 0..=random.below(FAULTS_MAX) {
         let Some(node) = random.pick(&left) else { break };
-        let Some(fault) = random.pick(&shape.faults(node.1)) else { break };
         left.retain(|other| *other != node);
-        if node.1 == LabRole::Manager && fault == Fault::Kill {
-            // The member of etcd beside it dies, too.
-            left.retain(|(name, _)| crate::lab::manager_beside(name) != node.0);
+        // A member of etcd dies with the manager beside it.
+        let is_beside = |(name, role): &(String, LabRole)| {
+            node.1 == LabRole::Manager && *role == LabRole::Etcd && manager_beside(name) == node.0
+        };
+        let can_die = !shape.nodes.iter().any(|other| is_beside(other) && !left.contains(other));
+        let faults = shape.faults(node.1).into_iter().filter(|fault| can_die || *fault != Fault::Kill);
+        let Some(fault) = random.pick(&faults.collect::<Vec<_>>()) else { break };
+        if fault == Fault::Kill {
+            left.retain(|other| !is_beside(other));
         }
         add(&mut random, node.0, fault);
     }
