@@ -46,6 +46,8 @@ pub(crate) struct Opening {
     pub(crate) stop: Arc<StopSwitch>,
     pub(crate) lock: Arc<dyn DiskFile>,
     pub(crate) header: TargetHeader,
+    /// The disk has failed meanwhile, which is noted, and read anew.
+    pub(crate) is_after_loss: bool,
 }
 
 impl Opening {
@@ -84,7 +86,7 @@ impl Opening {
         let lane =
             Lane::open(Arc::clone(disk), INDEX_DIR, engine, env, expected.cluster, config.index.clone())
                 .map_err(opening_error)?;
-        Ok(Opening { index: Index::new(lane, Arc::clone(&stop)), stop, lock, header })
+        Ok(Opening { index: Index::new(lane, Arc::clone(&stop)), stop, lock, header, is_after_loss })
     }
 }
 
@@ -199,7 +201,7 @@ impl ChunkStore {
         expected: &TargetIdentity,
         config: Config,
     ) -> Result<(ChunkStore, RecoveryReport), ChunkError> {
-        let Opening { index, stop, lock, header } = opening;
+        let Opening { index, stop, lock, header, is_after_loss } = opening;
         require_mark(&index, &header)?;
         let opens = stored_opens(&index)? + 1;
         let last = index.get(&key::continuity())?.map(|value| OpenedIn::decode(&value)).transpose()?;
@@ -252,7 +254,10 @@ impl ChunkStore {
         };
         store.find_slabs()?;
         store.count_lost()?;
-        let report = store.recover((last, now), was_closed)?;
+        if !was_closed {
+            store.sync_what_was_left(is_after_loss)?;
+        }
+        let report = store.recover(last, now)?;
         store.stock_clean_slots()?;
         Ok((store, report))
     }

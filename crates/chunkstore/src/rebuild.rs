@@ -64,7 +64,7 @@ impl ChunkStore {
         expected: &TargetIdentity,
         config: &Config,
     ) -> Result<RebuildReport, ChunkError> {
-        let Opening { index, stop, lock: _lock, header } =
+        let Opening { index, stop, lock: _lock, header, .. } =
             Opening::start(&disk, engine, env, expected, config)?;
         let mut rebuild = Rebuild {
             index,

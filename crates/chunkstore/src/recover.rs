@@ -70,23 +70,30 @@ impl RecoveryReport {
 }
 
 impl ChunkStore {
-    /// Puts right what the last stop left. `before` tells where the target was open before, as far as that is known, `now` where it is; `was_closed`, that it was
-    /// closed in good order.
+    /// Makes durable what the last process has left in the page cache: space that was allocated, and a block that was mended, are in no table, and may be in any slab.
+    pub(crate) fn sync_what_was_left(&self, is_after_loss: bool) -> Result<(), ChunkError> {
+        match self.slabs.sync_all() {
+            // Of that it is told, and what is in memory was read anew.
+            Err(error) if is_after_loss => {
+                tracing::warn!(%error, "what was not written before the disk failed is lost");
+                Ok(())
+            }
+            // The next open reads it anew.
+            synced => synced
+                .map_err(|error| self.stop.stop("sync what the last process has written".into(), &error)),
+        }
+    }
+
+    /// Puts right what the last stop left. `before` tells where the target was open before, as far as that is known, `now` where it is.
     pub(crate) fn recover(
         &self,
-        (before, now): (Option<OpenedIn>, Option<OpenedIn>),
-        was_closed: bool,
+        before: Option<OpenedIn>,
+        now: Option<OpenedIn>,
     ) -> Result<RecoveryReport, ChunkError> {
         let mut report = RecoveryReport::default();
         let lost = if now.is_some() && now == before { Lost::Nothing } else { Lost::Unsynced };
         let mut done: Vec<Key> = Vec::new();
         let mut slabs: BTreeSet<SlabId> = BTreeSet::new();
-        if !was_closed {
-            // Space that was allocated, and a block that was mended, are in no table: the page cache may have them in any slab.
-            let synced = self.slabs.sync_all();
-            synced
-                .map_err(|error| self.stop.stop("sync what the last process has written".into(), &error))?;
-        }
         // LIMIT: a file per fresh slot, and per slot in a dirty region; both are bounded.
         let mut suspects: BTreeSet<FileGeneration> = BTreeSet::new();
         let (from, to) = key::table_range(key::FRESH);

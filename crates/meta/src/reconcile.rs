@@ -1,7 +1,7 @@
 //! Chunks and metadata after a power cut: each is made durable on its own, so a target may have chunks that the log has forgotten, and
 //! the log may know of bytes that never reached a target.
 //!
-//! A target lists what may be concerned, its suspects (`crates/chunkstore/src/suspects.rs`). A start compares them before anybody is served,
+//! A target lists what may be concerned, its suspects (`crates/chunkstore/src/suspects.rs`). A start compares them before anybody is served (one that has lost nothing does without targets that do not answer),
 //! so that a generation is never given out while chunks of that name are left, and no byte shows behind what a file has. While the
 //! service runs, suspects are confirmed every few seconds: once what metadata knew of them is durable.
 //!

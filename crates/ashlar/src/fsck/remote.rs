@@ -16,12 +16,15 @@ use ashlar_types::{
 };
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For how long a storage server that does not answer is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Files asked for at a time.
 const PAGE: u32 = 256;
+/// LIMIT: for how long a sync is asked for again while copies change, and the time between.
+const SYNC_AGAIN_MAX: Duration = Duration::from_secs(60);
+const SYNC_AGAIN_PAUSE: Duration = Duration::from_millis(20);
 
 /// See the module.
 pub struct Remote {
@@ -143,13 +146,22 @@ impl Remote {
                 }
             }
             if ledger.is_repairing {
-                let request = StorageRequest::Sync { target, chains: OfChains::All };
-                self.storage
-                    .call(&request, Payload::None)
-                    .with_context(|| format!("cannot sync {target}"))?;
+                self.sync(target).with_context(|| format!("cannot sync {target}"))?;
             }
         }
         Ok(count)
+    }
+
+    /// Has what was repaired on a target made durable. While copies of one of its chains come or go it is asked again.
+    fn sync(&self, target: TargetId) -> Result<(), Errno> {
+        let end = Instant::now() + SYNC_AGAIN_MAX;
+        let request = StorageRequest::Sync { target, chains: OfChains::All };
+        loop {
+            match self.storage.call(&request, Payload::None) {
+                Err(Errno::EREMCHG) if Instant::now() < end => std::thread::sleep(SYNC_AGAIN_PAUSE),
+                done => return done.map(drop),
+            }
+        }
     }
 
     fn check_file(

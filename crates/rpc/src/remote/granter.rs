@@ -139,20 +139,25 @@ impl Granter {
         self.servers.read().values().for_each(|server| server.wake());
     }
 
-    /// Waits until every storage server of the map has answered this start, at most for `wait`: from its answer on it carries out nothing of earlier ones. Tells whether all have. From one that has
+    /// Waits until every storage server of the map has answered this start, at most for `wait`: from its answer on it carries out nothing of earlier ones. Tells which have not. From one that has
     /// not, nothing is given by this start, and what is asked of it waits for that answer.
-    pub fn await_heard(&self, wait: Duration) -> bool {
+    pub fn await_heard(&self, wait: Duration) -> Vec<NodeId> {
         let end = self.env.clock.monotonic() + wait;
         loop {
             let map = self.routes.map();
-            let has_heard =
-                |node: NodeId| self.servers.read().get(&node).is_some_and(|server| server.heard().is_some());
-            let have_all = map.listening(Role::Storage).all(|node| has_heard(node.id));
-            if have_all || self.is_stopping.load(SeqCst) || self.env.clock.monotonic() >= end {
-                return have_all;
+            let silent =
+                map.listening(Role::Storage).map(|node| node.id).filter(|node| !self.has_heard(*node));
+            let silent: Vec<NodeId> = silent.collect();
+            if silent.is_empty() || self.is_stopping.load(SeqCst) || self.env.clock.monotonic() >= end {
+                return silent;
             }
             std::thread::sleep(LOOK_PAUSE);
         }
+    }
+
+    /// Whether a storage server has answered this start.
+    pub fn has_heard(&self, server: NodeId) -> bool {
+        self.servers.read().get(&server).is_some_and(|server| server.heard().is_some())
     }
 
     /// Has every storage server in the map attended.

@@ -12,7 +12,7 @@ use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, Errno, NodeId, OfChains, SessionId, TargetId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use window::Windows;
 
@@ -31,6 +31,8 @@ pub struct RemoteStorage {
     patience: Patience,
     /// Who did not answer, and when, for who does not wait for them.
     away: Option<Mutex<FxHashMap<Silent, Instant>>>,
+    /// What nobody is waited for: see [`RemoteStorage::do_without`].
+    is_done_without: OnceLock<Box<dyn Fn(&StorageRequest) -> bool + Send + Sync>>,
     windows: Windows,
     /// Where a client has its capabilities from.
     meta: Option<Arc<RemoteMeta>>,
@@ -60,7 +62,8 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(30);
 impl RemoteStorage {
     /// The targets of the map of `routes`; a server that does not answer is waited for with `patience`. What may be asked for says the role of the caller.
     pub fn new(routes: Arc<Routes>, patience: Patience) -> RemoteStorage {
-        RemoteStorage { routes, patience, away: None, windows: Windows::default(), meta: None }
+        let (away, is_done_without, meta) = (None, OnceLock::new(), None);
+        RemoteStorage { routes, patience, away, is_done_without, windows: Windows::default(), meta }
     }
 
     /// For a client: what it does to chunks it does with the capabilities that `meta` is given.
@@ -78,6 +81,12 @@ impl RemoteStorage {
         self
     }
 
+    /// Has calls that are about no chain answered with `ENODEV` at once as long as `is_done_without` says so of them. To be called once.
+    pub fn do_without(&self, is_done_without: Box<dyn Fn(&StorageRequest) -> bool + Send + Sync>) {
+        // A second one would change nothing.
+        let _ = self.is_done_without.set(is_done_without);
+    }
+
     /// Whether `who` did not answer lately.
     fn is_away(&self, who: Silent) -> bool {
         let now = Instant::now();
@@ -89,7 +98,10 @@ impl RemoteStorage {
     fn server_of(&self, request: &StorageRequest) -> Result<NodeId, NetError> {
         let target = request.target();
         let node = self.routes.map().target(target).ok_or(NetError::NoAddress)?.node;
-        let is_away = self.is_away(Silent::Server(node)) || self.is_away(Silent::Target(target));
+        let is_of_chain = request.chain().is_some() || chains_of(request).is_some();
+        let is_away = self.is_away(Silent::Server(node))
+            || self.is_away(Silent::Target(target))
+            || (!is_of_chain && self.is_done_without.get().is_some_and(|is_so| is_so(request)));
         if is_away { Err(NetError::NoAddress) } else { Ok(node) }
     }
 

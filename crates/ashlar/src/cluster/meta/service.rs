@@ -18,8 +18,9 @@ use ashlar_rpc::net::{Caller, Endpoint, Service};
 use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage, Routes, ServiceStart};
 use ashlar_rpc::serve::{MetaEndpoint, Proofs};
 use ashlar_rpc::{Reports, StorageCalls};
-use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{Epoch, EventKind, NodeId, Role, ShardId};
+use ashlar_types::message::{ManagerReply, ManagerRequest, StorageRequest};
+use ashlar_types::{ClusterMap, Epoch, EventKind, NodeId, Role, ShardId};
+use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,8 +31,9 @@ const TARGET_MAX: Duration = Duration::from_secs(10);
 const MANAGER_MAX: Duration = Duration::from_secs(5);
 /// Time between looks whether shards are to change hands, after one that failed.
 const TEND_EVERY: Duration = Duration::from_millis(500);
-/// For how long a start waits until storage servers have heard of it.
-const HEARD_MAX: Duration = Duration::from_secs(3);
+/// For how long a start waits until storage servers have heard of it, and one that compares what they have with what is left.
+const HEARD_MAX: Duration = Duration::from_secs(2);
+const HEARD_AFTER_LOSS_MAX: Duration = Duration::from_secs(3);
 /// Turns between two looks at what is behind the service.
 const TIDY_EVERY: u32 = 20;
 
@@ -67,6 +69,29 @@ pub struct Running {
     turn: u32,
     has_stopped: bool,
     is_shared: bool,
+}
+
+/// Storage servers that had not heard of a start in time, as that died together with the last one, say: nobody waits for them a second time where it can be done without.
+struct Unheard {
+    servers: Vec<NodeId>,
+    granter: Arc<Granter>,
+    map: Arc<RwLock<Arc<ClusterMap>>>,
+}
+
+impl Unheard {
+    /// Whether one of them that has not heard yet is asked for what can be done without.
+    fn is_done_without(&self, request: &StorageRequest) -> bool {
+        let map = self.map.read().clone();
+        let is_unheard = |node: NodeId| self.servers.contains(&node) && !self.granter.has_heard(node);
+        let Some(target) = map.target(request.target()) else { return false };
+        // Where nobody else of a pool answers, files that are made want to wait.
+        let has_others = || {
+            let mut others = map.targets.iter().filter(|other| other.pool == target.pool);
+            others.any(|other| other.node != target.node && !is_unheard(other.node))
+        };
+        let is_space = matches!(request, StorageRequest::Space { .. });
+        is_unheard(target.node) && (!is_space || (map.chains_of_copies().next().is_some() && has_others()))
+    }
 }
 
 /// Stops attending storage servers where a start comes to nothing.
@@ -108,8 +133,9 @@ impl Running {
         let metrics = Metrics::new("meta");
         metrics.add_map(member.map());
         let routes = routes_of(parts);
-        let storage = Arc::new(RemoteStorage::new(routes.clone(), Patience::new(TARGET_MAX)).giving_up());
-        let storage = Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE)));
+        let targets = Arc::new(RemoteStorage::new(routes.clone(), Patience::new(TARGET_MAX)).giving_up());
+        let calls = metrics.calls(Side::Sent, ServiceKinds::STORAGE);
+        let storage = Arc::new(Counted::new(targets.clone(), calls));
         let keys = keys::first_sealing_keys(member)?;
         let (of, env) = ((member.name.cluster, member.name.node), member.env.clone());
         let is_shared = parts.copy.is_some();
@@ -118,10 +144,20 @@ impl Running {
         let granter =
             Granter::start(routes.clone(), env, of, keys.clone(), start).context("cannot start a thread")?;
         let stops = StopsGranter(Some(granter.clone()));
-        if is_shared && !granter.await_heard(HEARD_MAX) {
-            tracing::warn!(
-                "not every storage server has heard of this start; those are asked for nothing until they have"
-            );
+        if is_shared {
+            let silent = granter.await_heard(if parts.has_lost { HEARD_AFTER_LOSS_MAX } else { HEARD_MAX });
+            if !silent.is_empty() {
+                let names: Vec<String> = silent.iter().map(ToString::to_string).collect();
+                tracing::warn!(
+                    servers = names.join(", "),
+                    "not every storage server has heard of this start; those are asked for nothing until they have"
+                );
+            }
+            // Who has all that was acknowledged need not compare it with what a target has.
+            if !silent.is_empty() && !parts.has_lost {
+                let unheard = Unheard { servers: silent, granter: granter.clone(), map: member.map() };
+                targets.do_without(Box::new(move |request| unheard.is_done_without(request)));
+            }
         }
         let config = MetaConfig {
             has_lost: parts.has_lost,
