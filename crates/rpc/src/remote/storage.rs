@@ -16,6 +16,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use window::Windows;
 
+/// Says of a call whether it is done without, rather than waited for.
+pub type Wish = Box<dyn Fn(&StorageRequest) -> bool + Send + Sync>;
+
 /// Who did not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Silent {
@@ -32,7 +35,7 @@ pub struct RemoteStorage {
     /// Who did not answer, and when, for who does not wait for them.
     away: Option<Mutex<FxHashMap<Silent, Instant>>>,
     /// What nobody is waited for: see [`RemoteStorage::do_without`].
-    is_done_without: OnceLock<Box<dyn Fn(&StorageRequest) -> bool + Send + Sync>>,
+    is_done_without: OnceLock<Wish>,
     windows: Windows,
     /// Where a client has its capabilities from.
     meta: Option<Arc<RemoteMeta>>,
@@ -82,7 +85,7 @@ impl RemoteStorage {
     }
 
     /// Has calls that are about no chain answered with `ENODEV` at once as long as `is_done_without` says so of them. To be called once.
-    pub fn do_without(&self, is_done_without: Box<dyn Fn(&StorageRequest) -> bool + Send + Sync>) {
+    pub fn do_without(&self, is_done_without: Wish) {
         // A second one would change nothing.
         let _ = self.is_done_without.set(is_done_without);
     }
