@@ -144,6 +144,9 @@ fn allowed_stall(failure: &Failure, outcome: &Outcome, limits: &Limits) -> Durat
     limits.stall + more
 }
 
+/// What is wrong with a failure that somebody has ended.
+pub const TOLD_TO_STOP: &str = "the drill was told to stop before the end";
+
 /// What was not as promised, if a call may take `allowed`.
 pub fn what_is_wrong(allowed: Duration, outcome: &Outcome, limits: &Limits) -> Vec<String> {
     let mut wrong = outcome.troubles.clone();
@@ -162,7 +165,7 @@ pub fn what_is_wrong(allowed: Duration, outcome: &Outcome, limits: &Limits) -> V
         format!("a call took {:.2} s, and {:.2} s are allowed", longest.as_secs_f64(), allowed.as_secs_f64());
     add(longest > allowed, text);
     let within = limits.redundant_within.as_secs();
-    add(outcome.is_stopped, "the drill was told to stop before the end".into());
+    add(outcome.is_stopped, TOLD_TO_STOP.into());
     add(
         outcome.full_after.is_none() && !outcome.is_stopped,
         format!("not all copies were back after {within} s"),

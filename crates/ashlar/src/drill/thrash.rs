@@ -38,6 +38,8 @@ const SETTLED: Duration = Duration::from_secs(7);
 const TURN: Duration = Duration::from_millis(50);
 /// What is put right for less long than this before the next thing fails was hardly right: who has gone is missed after 5 s.
 const BETWEEN: Duration = Duration::from_secs(5);
+/// LIMIT: panics of one log that are told one by one.
+const TOLD_MAX: usize = 5;
 /// LIMIT: for how long a scrub may take.
 const SCRUB_MAX: Duration = Duration::from_secs(600);
 
@@ -66,7 +68,8 @@ pub fn thrash(args: &DrillThrashArgs) -> Result<bool> {
         took: Duration::ZERO,
         rounds: Vec::new(),
     };
-    let mut thrash = Thrash { drill, seed };
+    let logs = Logs::now(&drill);
+    let mut thrash = Thrash { drill, seed, logs };
     let outcome = thrash.rounds(args, &mut report, &diary);
     if let (Err(error), Some(own)) = (&outcome, &own) {
         own.keep();
@@ -91,9 +94,19 @@ fn nodes(drill: &Drill) -> Vec<String> {
     nodes.as_array().into_iter().flatten().map(node_text).collect()
 }
 
+fn write_report(args: &DrillThrashArgs, report: &mut Report, diary: &Diary) -> Result<()> {
+    report.ledger_trouble = diary.trouble();
+    write(&args.report, &report.text())?;
+    match &args.load.json {
+        Some(path) => write(path, &serde_json::to_string_pretty(&report.object())?),
+        None => Ok(()),
+    }
+}
+
 struct Thrash {
     drill: Drill,
     seed: u64,
+    logs: Logs,
 }
 
 impl Thrash {
@@ -105,7 +118,12 @@ impl Thrash {
             if begun.elapsed() >= most || self.drill.is_told_to_stop.load(Relaxed) {
                 break;
             }
-            let round = self.round(number).unwrap_or_else(|error| Round::not_run(number, &error));
+            let round = match self.round(number) {
+                Ok(Some(round)) => round,
+                // Told to stop before it began.
+                Ok(None) => break,
+                Err(error) => Round::not_run(number, &error),
+            };
             // One that somebody has ended says nothing if nothing was wrong until then.
             let is_ended = self.drill.is_told_to_stop.load(Relaxed);
             if is_ended && round.is_good_but_for_the_end() {
@@ -116,25 +134,24 @@ impl Thrash {
             report.took = begun.elapsed();
             report.rounds.push(round);
             // Each time: nothing is known of a thrash that is killed, else.
-            report.ledger_trouble = diary.trouble();
-            write(&args.report, &report.text())?;
-            if let Some(path) = &args.load.json {
-                write(path, &serde_json::to_string_pretty(&report.object())?)?;
-            }
+            write_report(args, report, diary)?;
             if is_over || is_ended {
                 break;
             }
         }
-        Ok(())
+        write_report(args, report, diary)
     }
 
-    fn round(&mut self, number: u32) -> Result<Round> {
+    /// One round, unless it is told to stop before.
+    fn round(&mut self, number: u32) -> Result<Option<Round>> {
         let Some(lab) = &self.drill.place.lab else { bail!("there is no lab") };
         let planned = plan::round(self.seed, number, &Shape::of(lab));
         if self.drill.wait_until_full(Instant::now(), Duration::ZERO).is_none() {
+            if self.drill.is_told_to_stop.load(Relaxed) {
+                return Ok(None);
+            }
             bail!("not all copies were there before it");
         }
-        let logs = Logs::now(lab);
         let name = format!("round {number}");
         self.drill.calls.mark(&name, "load");
         let load = Load::start(std::mem::take(&mut self.drill.workers))?;
@@ -161,11 +178,11 @@ impl Thrash {
             outcome.troubles.extend(scrubbed.err().map(|error| format!("after a scrub: {error:#}")));
         }
         outcome.is_stopped = self.drill.is_told_to_stop.load(Relaxed);
-        outcome.troubles.extend(logs.panics());
+        outcome.troubles.extend(self.logs.new_panics());
         // Whatever has failed may have been all there is of something.
         let allowed = self.drill.limits.stall + broken_for;
         let wrong = what_is_wrong(allowed, &outcome, &self.drill.limits);
-        Ok(Round { number, done, allowed, outcome, wrong })
+        Ok(Some(Round { number, done, allowed, outcome, wrong }))
     }
 
     /// Has it all happen, and puts all right; tells what was done, and for how long something was broken at the most.
@@ -190,7 +207,8 @@ impl Thrash {
         }
         course.start_all(planned);
         outcome.troubles.append(&mut course.troubles);
-        (std::mem::take(&mut course.done), longest(&course.broken))
+        let broken: Vec<_> = course.broken.iter().map(|(_, from, to)| (*from, *to)).collect();
+        (std::mem::take(&mut course.done), longest(&broken))
     }
 }
 
@@ -215,26 +233,30 @@ fn longest(broken: &[(Duration, Duration)]) -> Duration {
 struct Logs(Vec<(PathBuf, u64)>);
 
 impl Logs {
-    fn now(lab: &Lab) -> Logs {
+    fn now(drill: &Drill) -> Logs {
+        let Some(lab) = &drill.place.lab else { return Logs(Vec::new()) };
         let logs = lab.record.nodes.iter().map(|node| lab.places.log(&node.name));
         Logs(logs.map(|log| (log.clone(), log.metadata().map_or(0, |known| known.len()))).collect())
     }
 
-    /// What they say of threads that have panicked since: nobody else may have noticed.
-    fn panics(&self) -> Vec<String> {
-        let of_one = |(log, len): &(PathBuf, u64)| {
-            let bytes = fs::read(log).unwrap_or_default();
+    /// What they say of threads that have panicked since the last time: nobody else may have noticed.
+    fn new_panics(&mut self) -> Vec<String> {
+        let mut panics = Vec::new();
+        for (log, len) in &mut self.0 {
+            let bytes = fs::read(&*log).unwrap_or_default();
             let new = bytes.get(usize::try_from(*len).unwrap_or(usize::MAX)..).unwrap_or_default();
             let text = String::from_utf8_lossy(new).into_owned();
-            let lines = text.lines().filter(|line| line.contains("panicked at")).map(str::to_owned);
-            lines.map(|line| format!("{}: {line}", shown(log))).collect::<Vec<_>>()
-        };
-        self.0.iter().flat_map(of_one).collect()
+            let lines = text.lines().filter(|line| line.contains("panicked at")).take(TOLD_MAX);
+            panics.extend(lines.map(|line| format!("{}: {line}", shown(log))));
+            *len = bytes.len() as u64;
+        }
+        panics
     }
 }
 
 /// What has been broken, and when that ends.
 struct Under {
+    node: String,
     what: String,
     from: Duration,
     until: Duration,
@@ -248,7 +270,8 @@ struct Course<'l> {
     under: Vec<Under>,
     /// What was done, with the times at which it was.
     done: Vec<String>,
-    broken: Vec<(Duration, Duration)>,
+    /// Which node, and from when to when.
+    broken: Vec<(String, Duration, Duration)>,
     troubles: Vec<String>,
 }
 
@@ -277,7 +300,7 @@ impl Course<'_> {
                 format!("{node}: not made")
             }
         };
-        self.under.push(Under { what, from, until, repairs });
+        self.under.push(Under { node: node.clone(), what, from, until, repairs });
     }
 
     /// Puts right what has lasted for long enough, and rests.
@@ -292,7 +315,7 @@ impl Course<'_> {
                 self.troubles.push(format!("{}: could not be put right: {error:#}", one.what));
             }
             let to = self.begun.elapsed();
-            self.broken.push((one.from, to));
+            self.broken.push((one.node, one.from, to));
             let seconds = [one.from, to].map(|at| at.as_secs_f64());
             self.done.push(format!("{:.1} to {:.1} s: {}", seconds[0], seconds[1], one.what));
         }
@@ -305,7 +328,8 @@ impl Course<'_> {
         for name in names.iter().filter(|name| self.lab.process(name).is_none()).collect::<Vec<_>>() {
             let last = self.lab.last_line(name);
             // A member of etcd dies with its manager.
-            let is_meant = planned.iter().any(|one| one.node == *name || manager_beside(name) == one.node);
+            let is_of = |node: &str| node == name || manager_beside(name) == node;
+            let is_meant = planned.iter().any(|one| one.fault.ends_process() && is_of(&one.node));
             match is_meant {
                 true => self.done.push(format!("{name} had ended again: {last}")),
                 false => self.troubles.push(format!("{name} has ended by itself: {last}")),
@@ -313,6 +337,9 @@ impl Course<'_> {
             if let Err(error) = self.lab.start_again(name) {
                 self.troubles.push(format!("{name} does not start: {error:#}"));
             }
+            let since = self.broken.iter().find(|(node, ..)| is_of(node)).map(|(_, from, _)| *from);
+            let to = self.begun.elapsed();
+            self.broken.push((name.clone(), since.unwrap_or(to), to));
         }
     }
 }

@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use window::Windows;
 
-/// Says of a call whether it is done without, rather than waited for.
-pub type Wish = Box<dyn Fn(&StorageRequest) -> bool + Send + Sync>;
+/// Says which calls are answered at once, and how, rather than waited for.
+pub type Wish = Box<dyn Fn(&StorageRequest) -> Option<Errno> + Send + Sync>;
 
 /// Who did not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ pub struct RemoteStorage {
     /// Who did not answer, and when, for who does not wait for them.
     away: Option<Mutex<FxHashMap<Silent, Instant>>>,
     /// What nobody is waited for: see [`RemoteStorage::do_without`].
-    is_done_without: OnceLock<Wish>,
+    done_without: OnceLock<Wish>,
     windows: Windows,
     /// Where a client has its capabilities from.
     meta: Option<Arc<RemoteMeta>>,
@@ -65,8 +65,8 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(30);
 impl RemoteStorage {
     /// The targets of the map of `routes`; a server that does not answer is waited for with `patience`. What may be asked for says the role of the caller.
     pub fn new(routes: Arc<Routes>, patience: Patience) -> RemoteStorage {
-        let (away, is_done_without, meta) = (None, OnceLock::new(), None);
-        RemoteStorage { routes, patience, away, is_done_without, windows: Windows::default(), meta }
+        let (away, done_without, meta) = (None, OnceLock::new(), None);
+        RemoteStorage { routes, patience, away, done_without, windows: Windows::default(), meta }
     }
 
     /// For a client: what it does to chunks it does with the capabilities that `meta` is given.
@@ -84,10 +84,10 @@ impl RemoteStorage {
         self
     }
 
-    /// Has calls that are about no chain answered with `ENODEV` at once as long as `is_done_without` says so of them. To be called once.
-    pub fn do_without(&self, is_done_without: Wish) {
+    /// Has calls answered at once with what `answers` says of them. To be called once.
+    pub fn do_without(&self, answers: Wish) {
         // A second one would change nothing.
-        let _ = self.is_done_without.set(is_done_without);
+        let _ = self.done_without.set(answers);
     }
 
     /// Whether `who` did not answer lately.
@@ -101,10 +101,10 @@ impl RemoteStorage {
     fn server_of(&self, request: &StorageRequest) -> Result<NodeId, NetError> {
         let target = request.target();
         let node = self.routes.map().target(target).ok_or(NetError::NoAddress)?.node;
-        let is_of_chain = request.chain().is_some() || chains_of(request).is_some();
-        let is_away = self.is_away(Silent::Server(node))
-            || self.is_away(Silent::Target(target))
-            || (!is_of_chain && self.is_done_without.get().is_some_and(|is_so| is_so(request)));
+        if let Some(errno) = self.done_without.get().and_then(|answers| answers(request)) {
+            return Err(NetError::Errno(errno));
+        }
+        let is_away = self.is_away(Silent::Server(node)) || self.is_away(Silent::Target(target));
         if is_away { Err(NetError::NoAddress) } else { Ok(node) }
     }
 

@@ -308,6 +308,11 @@ impl Copy {
             shows_metrics,
         };
         let mut running = Running::start(&parts)?;
+        if parts.has_lost
+            && let Err(error) = tenure.loss_noted()
+        {
+            tracing::warn!(%error, "that a loss was told cannot be noted: it is told again with the next start");
+        }
         let announcement = announcement_of_copy(&doors.places, (server, epoch));
         let announce = || {
             let told = site.member.managers.call(&announcement, Instant::now() + ANNOUNCE_MAX);
@@ -317,12 +322,6 @@ impl Copy {
             let _watch = EndWatch::begin();
             running.drop_service();
             return Err(error);
-        }
-        // ORDER: behind all that can fail. The next attempt compares what targets have once more, and is told of as a loss once more.
-        if parts.has_lost
-            && let Err(error) = tenure.loss_noted()
-        {
-            tracing::warn!(%error, "that a loss was told cannot be noted: it is told again with the next start");
         }
         Ok((running, member))
     }

@@ -18,8 +18,9 @@ use ashlar_rpc::net::{Caller, Endpoint, Service};
 use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage, Routes, ServiceStart};
 use ashlar_rpc::serve::{MetaEndpoint, Proofs};
 use ashlar_rpc::{Reports, StorageCalls};
+use ashlar_types::map::{Target, TargetState};
 use ashlar_types::message::{ManagerReply, ManagerRequest, StorageRequest};
-use ashlar_types::{ClusterMap, Epoch, EventKind, NodeId, Role, ShardId};
+use ashlar_types::{ClusterMap, Epoch, Errno, EventKind, NodeId, Role, ShardId};
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -79,18 +80,27 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Whether one of them that has not heard yet is asked for what can be done without.
-    fn is_done_without(&self, request: &StorageRequest) -> bool {
+    /// What one of them that has not heard yet answers, if it is asked for what can be done without.
+    fn answer(&self, request: &StorageRequest) -> Option<Errno> {
+        let is_space = matches!(request, StorageRequest::Space { .. });
+        if !is_space && !matches!(request, StorageRequest::Suspects { .. } | StorageRequest::GiveBack { .. })
+        {
+            return None;
+        }
         let map = self.map.read().clone();
         let is_unheard = |node: NodeId| self.servers.contains(&node) && !self.granter.has_heard(node);
-        let Some(target) = map.target(request.target()) else { return false };
-        // Where nobody else of a pool answers, files that are made want to wait.
-        let has_others = || {
-            let mut others = map.targets.iter().filter(|other| other.pool == target.pool);
-            others.any(|other| other.node != target.node && !is_unheard(other.node))
+        let target = map.target(request.target()).filter(|target| is_unheard(target.node))?;
+        if !is_space {
+            return Some(Errno::ENODEV);
+        }
+        // Where nobody else of a pool takes anything, whoever makes a file waits.
+        let mut others = map.targets.iter().filter(|other| other.pool == target.pool);
+        let takes = |other: &Target| {
+            other.state == TargetState::Online && !other.is_draining && !is_unheard(other.node)
         };
-        let is_space = matches!(request, StorageRequest::Space { .. });
-        is_unheard(target.node) && (!is_space || (map.chains_of_copies().next().is_some() && has_others()))
+        let has_copies = map.chains_of_copies().next().is_some();
+        // It is not known to be missing: who cuts a file of it asks it, and waits.
+        (has_copies && others.any(takes)).then_some(Errno::EBUSY)
     }
 }
 
@@ -156,7 +166,7 @@ impl Running {
             // Who has all that was acknowledged need not compare it with what a target has.
             if !silent.is_empty() && !parts.has_lost {
                 let unheard = Unheard { servers: silent, granter: granter.clone(), map: member.map() };
-                targets.do_without(Box::new(move |request| unheard.is_done_without(request)));
+                targets.do_without(Box::new(move |request| unheard.answer(request)));
             }
         }
         let config = MetaConfig {

@@ -33,6 +33,13 @@ pub enum Fault {
     Power,
 }
 
+impl Fault {
+    /// Whether its process ends by it.
+    pub fn ends_process(self) -> bool {
+        matches!(self, Fault::Kill | Fault::Restart | Fault::Fail | Fault::Power)
+    }
+}
+
 /// Makes it; tells what was done.
 pub fn make(broken: &mut Broken<'_>, planned: &Planned) -> Result<String> {
     let (node, lasts) = (planned.node.as_str(), planned.lasts);

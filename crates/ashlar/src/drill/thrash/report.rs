@@ -1,7 +1,7 @@
 //! The report of rounds, for people and for programs.
 
 use crate::drill::histogram::{Histogram, ROWS_MS};
-use crate::drill::outcome::{Limits, Outcome};
+use crate::drill::outcome::{Limits, Outcome, TOLD_TO_STOP};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -47,12 +47,7 @@ impl Round {
 
     /// Whether nothing was wrong with it but that it was ended.
     pub fn is_good_but_for_the_end(&self) -> bool {
-        let outcome = &self.outcome;
-        let wrong = outcome.troubles.len() as u64
-            + outcome.seen.failed.count
-            + outcome.seen.damaged.count
-            + outcome.verified.wrong.count;
-        wrong == 0
+        self.wrong.iter().all(|wrong| wrong == TOLD_TO_STOP)
     }
 
     /// For whoever watches.
