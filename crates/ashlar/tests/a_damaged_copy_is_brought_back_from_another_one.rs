@@ -74,25 +74,44 @@ fn scrubbed(lab: &Lab) -> support::Ended {
     lab.ashlar(&format!("scrub {} --identity @first", lab.path("m0").display()))
 }
 
-fn wait_for_copies(lab: &Lab) {
+/// All chains, as `chain list` tells them.
+fn chains(lab: &Lab) -> Vec<serde_json::Value> {
+    let listed = lab.ashlar("chain list --json --identity @first").expect(0).stdout;
+    serde_json::from_str(&listed).unwrap()
+}
+
+/// Targets in sync of a chain that [`chains`] tells, the head first.
+fn in_sync(chain: &serde_json::Value) -> Vec<u64> {
+    chain["in_sync"].as_array().unwrap().iter().map(|target| target["id"].as_u64().unwrap()).collect()
+}
+
+fn wait_for_copies_of(lab: &Lab, copies: usize) {
     soon(PATIENCE, "chains are whole", || {
-        let listed = lab.ashlar("chain list --json --identity @first").expect(0).stdout;
-        let chains: serde_json::Value = serde_json::from_str(&listed).unwrap();
-        let chains = chains.as_array().unwrap();
-        !chains.is_empty() && chains.iter().all(|chain| chain["in_sync"].as_array().unwrap().len() == 2)
+        let chains = chains(lab);
+        !chains.is_empty() && chains.iter().all(|chain| in_sync(chain).len() == copies)
     });
+}
+
+fn wait_for_copies(lab: &Lab) {
+    wait_for_copies_of(lab, 2);
+}
+
+/// As many storage servers as copies, and a directory for files with one on each.
+fn start_with_copies(copies: usize) -> Lab {
+    let lab = Lab::start(copies, 1);
+    lab.ashlar(&format!("pool copies default {copies} --identity @first")).expect(0);
+    let dir = lab.path("m0/copied");
+    fs::create_dir(&dir).unwrap();
+    let line = format!("layout set --copies {copies} --chunk-size 64K --inline-size 0 {}", dir.display());
+    // Who serves the directory learns of the chains in a moment.
+    soon(PATIENCE, "the directory takes the layout", || lab.ashlar(&line).code == Some(0));
+    wait_for_copies_of(&lab, copies);
+    lab
 }
 
 /// Two storage servers, and files with a copy on each.
 fn start() -> Lab {
-    let lab = Lab::start(2, 1);
-    lab.ashlar("pool copies default 2 --identity @first").expect(0);
-    let dir = lab.path("m0/copied");
-    fs::create_dir(&dir).unwrap();
-    let line = format!("layout set --copies 2 --chunk-size 64K --inline-size 0 {}", dir.display());
-    // Who serves the directory learns of the chains in a moment.
-    soon(PATIENCE, "the directory takes the layout", || lab.ashlar(&line).code == Some(0));
-    wait_for_copies(&lab);
+    let lab = start_with_copies(2);
     for of in 0..FILES {
         fs::write(path(&lab, of), content(of)).unwrap();
         File::open(path(&lab, of)).unwrap().sync_all().unwrap();
@@ -203,13 +222,7 @@ fn what_is_damaged_in_both_copies_is_an_error_that_names_the_file_and_does_no_fu
     let _third = lab.run("oss9", &line, "serves");
     lab.ashlar("target drain 1 --identity @first").expect(0);
     soon(PATIENCE * 2, "the first target is empty", || {
-        let listed = lab.ashlar("chain list --json --identity @first").expect(0).stdout;
-        let chains: serde_json::Value = serde_json::from_str(&listed).unwrap();
-        let is_gone = |chain: &serde_json::Value| {
-            let in_sync = chain["in_sync"].as_array().unwrap();
-            in_sync.len() == 2 && !in_sync.iter().any(|target| *target == 1)
-        };
-        chains.as_array().unwrap().iter().all(is_gone)
+        chains(&lab).iter().map(in_sync).all(|in_sync| in_sync.len() == 2 && !in_sync.contains(&1))
     });
     lab.storage[1].stop();
     for of in 0..FILES {
@@ -221,5 +234,79 @@ fn what_is_damaged_in_both_copies_is_an_error_that_names_the_file_and_does_no_fu
     // Written again it is sound again.
     fs::write(path(&lab, 0), content(0)).unwrap();
     assert!(read(&path(&lab, 0)).unwrap() == content(0));
+    lab.mounts.iter_mut().for_each(Role::stop);
+}
+
+fn write_synced(path: &Path, content: &[u8]) {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap();
+    file.write_all_at(content, 0).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Slots of a target as they are, each with its place in the slab.
+fn slots(lab: &Lab, target: usize) -> Vec<(u64, Vec<u8>)> {
+    let slab = slab(lab, target);
+    let read = |slot| {
+        let mut bytes = vec![0; STRIDE as usize];
+        slab.read_exact_at(&mut bytes, slot * STRIDE).unwrap();
+        (slot * STRIDE, bytes)
+    };
+    used_slots(&slab).into_iter().map(read).collect()
+}
+
+/// Whether a target has the full chunks of the content of a turn. What is in slots that are free by now stays there.
+fn has_content(lab: &Lab, target: usize, turn: u64) -> bool {
+    let slots = slots(lab, target);
+    let is_there = |chunk: &[u8]| slots.iter().any(|(_, slot)| &slot[4096..] == chunk);
+    content(turn).chunks_exact(CHUNK).all(is_there)
+}
+
+/// Has the disk of a target lose what is written to the only file, so that it has the old content, with the checksums of that. False if it was sent there again before a scrub could find it,
+/// as what was changed just before a server went away is.
+fn lose_writes(lab: &mut Lab, victim: usize, turn: u64) -> bool {
+    let before = slots(lab, victim);
+    assert!(before.len() > 5);
+    write_synced(&path(lab, 0), &content(turn));
+    assert_ne!(slots(lab, victim), before, "written in place");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    lab.storage[victim].stop();
+    let slab = slab(lab, victim);
+    before.iter().for_each(|(at, bytes)| slab.write_all_at(bytes, *at).unwrap());
+    slab.sync_all().unwrap();
+    lab.start_storage(victim);
+    let mut is_found = false;
+    soon(PATIENCE, "a scrub has found it, or it was sent again", || {
+        let found = scrubbed(lab);
+        is_found = found.stdout.contains("is not the same");
+        assert!(!is_found || found.code == Some(1) && found.stdout.contains("copied/f0"), "{}", found.all());
+        is_found || has_content(lab, victim, turn)
+    });
+    is_found
+}
+
+#[test]
+fn a_copy_of_three_that_has_lost_writes_and_is_sound_is_found_by_a_scrub() {
+    if !can_mount("a copy that has lost writes") {
+        return;
+    }
+    let mut lab = start_with_copies(3);
+    lab.ashlar(&format!("layout set --stripe-count 1 {}", lab.path("m0/copied").display())).expect(0);
+    // All that is anywhere.
+    let file = path(&lab, 0);
+    write_synced(&file, &content(0));
+    let mut turns = 1..;
+    for place in [2, 1] {
+        let told = lab.ashlar(&format!("layout show --json {}", file.display())).expect(0).stdout;
+        let layout: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let targets: Vec<usize> =
+            layout["targets"].as_str().unwrap().split('+').map(|target| target.parse().unwrap()).collect();
+        let victim = targets[place] - 1;
+        let turn = turns.by_ref().take(8).find(|turn| lose_writes(&mut lab, victim, *turn));
+        let turn = turn.expect("a scrub has found it");
+        soon(PATIENCE, "a scrub finds nothing any more", || scrubbed(&lab).code == Some(0));
+        // Chunks that are about to be sent are none of its findings.
+        soon(PATIENCE, "the copy is as the others", || has_content(&lab, victim, turn));
+        wait_for_copies_of(&lab, 3);
+    }
     lab.mounts.iter_mut().for_each(Role::stop);
 }

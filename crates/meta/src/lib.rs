@@ -26,6 +26,7 @@ mod sessions;
 mod settle;
 mod split;
 mod trim;
+mod uncompared;
 mod unreleased;
 mod unsettled;
 mod waiting;
@@ -95,6 +96,8 @@ pub struct MetaService {
     unsettled: unsettled::Unsettled,
     /// Files without a name that could not be removed when they were closed.
     unreleased: unreleased::Unreleased,
+    /// Targets whose suspects were not compared since something was lost.
+    uncompared: uncompared::Uncompared,
     /// Files that were written in a session that has ended, and could not be measured then.
     unmeasured: unreleased::Unreleased,
     /// Held by whoever makes room.

@@ -397,6 +397,11 @@ impl MetaService {
             targets.retain(stays);
         }
         self.placement.space.lock().retain_roomy(&mut targets);
+        // What was lost with the end of a log may have had the very generation that a new file gets, and be there yet.
+        let is_compared = |id: &TargetId| !self.uncompared.has(*id);
+        if targets.iter().any(is_compared) {
+            targets.retain(is_compared);
+        }
         targets
     }
 

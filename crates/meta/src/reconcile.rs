@@ -3,21 +3,23 @@
 //!
 //! A target lists what may be concerned, its suspects (`crates/chunkstore/src/suspects.rs`). A start compares them before anybody is served (one that has lost nothing does without targets that do not answer),
 //! so that a generation is never given out while chunks of that name are left, and no byte shows behind what a file has. While the
-//! service runs, suspects are confirmed every few seconds: once what metadata knew of them is durable.
+//! service runs, suspects are confirmed every few seconds: once what metadata knew of them is durable. Those of a target that was missing at a start after which
+//! something may have been lost are compared when it is there ([`crate::uncompared`]).
 //!
 //! Metadata from a backup is older than the targets: then all files are suspects, those of targets and those of metadata.
 
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::collect::{GROUPS_MAX, GROUPS_PAUSE};
-use crate::execute::itself;
+use crate::execute::{DECIDE_MAX, itself};
+use crate::waiting::Waiter;
 use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Inode, Kind, key, verb};
 use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::map::TargetState;
-use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::message::{LeaseSet, StorageReply, StorageRequest};
 use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, ShardId, ShardSet, TargetId, codec};
 use std::ops::ControlFlow;
 
@@ -55,14 +57,19 @@ impl MetaService {
     /// Compares all suspects with metadata; tells how many there were. It may be interrupted and begun anew: suspects are forgotten last.
     pub(crate) fn reconcile(&self) -> Result<usize, Errno> {
         let (mut count, mut compared) = (0, Vec::new());
+        if self.lost_since > 0 {
+            self.uncompared.note(self.map.read().targets.iter().map(|target| target.id));
+        }
         for target in self.online_targets() {
             match self.reconcile_target(target) {
-                Ok(0) => {}
                 Ok(found) => {
                     count += found;
-                    compared.push(target);
+                    self.uncompared.forget(target);
+                    if found > 0 {
+                        compared.push(target);
+                    }
                 }
-                // Its suspects are compared by the start that finds it.
+                // Whoever has lost something compares its suspects when it is there.
                 Err(Errno::ENODEV) => {}
                 Err(errno) => {
                     tracing::error!(%errno, %target, "chunks could not be compared with metadata after an unclean stop");
@@ -82,13 +89,14 @@ impl MetaService {
         Ok(count)
     }
 
-    fn online_targets(&self) -> Vec<TargetId> {
+    pub(crate) fn online_targets(&self) -> Vec<TargetId> {
         let map = self.map.read();
         let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
         online.map(|target| target.id).collect()
     }
 
-    fn reconcile_target(&self, target: TargetId) -> Result<usize, Errno> {
+    /// Compares the suspects of one target; tells how many there were.
+    pub(crate) fn reconcile_target(&self, target: TargetId) -> Result<usize, Errno> {
         self.compare_all(target, |after| Ok(self.suspects(target, after, PAGE)?.0))
     }
 
@@ -118,7 +126,7 @@ impl MetaService {
     }
 
     /// Has everything that a target has acknowledged made durable. While who keeps copies of its chains is just changing, it is asked again.
-    fn sync_target(&self, target: TargetId) -> Result<(), Errno> {
+    pub(crate) fn sync_target(&self, target: TargetId) -> Result<(), Errno> {
         let give_up = self.env.clock.monotonic() + GROUPS_MAX;
         loop {
             match self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None) {
@@ -211,7 +219,7 @@ impl MetaService {
     }
 
     /// A page of suspects, and what to confirm about those there were before.
-    fn suspects(
+    pub(crate) fn suspects(
         &self,
         target: TargetId,
         after: Option<(InodeId, u32)>,
@@ -231,11 +239,17 @@ impl MetaService {
         }
     }
 
-    fn confirmation(&self, target: TargetId, mark: u64) -> StorageRequest {
+    pub(crate) fn confirmation(&self, target: TargetId, mark: u64) -> StorageRequest {
         StorageRequest::Confirm { target, mark, shards: ShardSet::clone(&self.shards_here().0) }
     }
 
     fn reconcile_file(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<(), Errno> {
+        // ORDER: before it is looked at. Whoever wrote it has told everything then, or has a record.
+        let _quiet = self.grant_nothing(inode);
+        let writers = self.leases.lock().conflicts_of_data(OpId::default().session, inode, false);
+        if !writers.is_empty() {
+            self.recall(Waiter::Itself, &writers, self.env.clock.monotonic() + DECIDE_MAX)?;
+        }
         match self.standing(target, inode, generation)? {
             Standing::IsTakenCareOf => Ok(()),
             Standing::Unknown(chains) => {
@@ -280,12 +294,16 @@ impl MetaService {
                 if !map.targets_of(&layout).contains(&target) {
                     return Ok(strays(&layout));
                 }
-                // Dead writers have been settled; whose record is still there could not be.
+                // Dead writers have been settled; whose record is still there could not be. Who is alive and has given WRITE back has told everything.
                 let writers = key::writer(inode);
                 let mut has_writer = false;
-                txn.scan(&writers, &key::after_prefix(&writers), &mut |_, _| {
-                    has_writer = true;
-                    ControlFlow::Break(())
+                let leases = self.leases.lock();
+                let may_know_more = |session| {
+                    !leases.has_session(session) || leases.held(session, inode).meets(LeaseSet::WRITING)
+                };
+                txn.scan(&writers, &key::after_prefix(&writers), &mut |record_key, _| {
+                    has_writer = key::session_of_record(record_key).is_none_or(may_know_more);
+                    if has_writer { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })?;
                 Ok(if has_writer { Standing::IsTakenCareOf } else { Standing::Live { layout, size } })
             },
@@ -298,7 +316,7 @@ impl MetaService {
     fn cut_behind(&self, inode: InodeId, layout: &FileLayout, size: u64) -> Result<(), Errno> {
         at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
             match self.cut_behind_at(target, &chains, inode, layout, size) {
-                // Its suspects are compared by the start that finds it.
+                // Its suspects are compared when it is there.
                 Err(Errno::ENODEV) => Ok(()),
                 other => other,
             }
@@ -375,6 +393,9 @@ impl MetaService {
     pub(crate) fn confirm_suspects(&self) {
         let mut marks = Vec::new();
         for target in self.online_targets() {
+            if self.uncompared.has(target) {
+                continue;
+            }
             match self.suspects(target, None, 1) {
                 Ok((found, mark)) if !found.is_empty() => marks.push((target, mark)),
                 Ok(_) | Err(Errno::ENODEV) => {}

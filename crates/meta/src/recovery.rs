@@ -74,6 +74,7 @@ impl MetaService {
             proposals: Default::default(),
             unsettled: Default::default(),
             unreleased: Default::default(),
+            uncompared: Default::default(),
             unmeasured: Default::default(),
             making_room: crate::room::MakingRoom::new(&*tasks),
             splits: crate::split::Splits::new(&*tasks),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 const RECORDS_PER_CALL: u32 = 256;
 
 /// Nobody is granted anything on a file for as long as it lives.
-struct Quiet<'a> {
+pub(crate) struct Quiet<'a> {
     service: &'a MetaService,
     inode: InodeId,
 }
@@ -186,11 +186,16 @@ impl MetaService {
     /// Has whoever writes a file beside others report, and give that back until the end of what is returned: what chunks have is compared with what the inode
     /// says.
     fn quiet(&self, inode: InodeId) -> Result<Quiet<'_>, Errno> {
-        self.leases.lock().begin_block(inode);
-        let quiet = Quiet { service: self, inode };
+        let quiet = self.grant_nothing(inode);
         let sharers = self.leases.lock().sharers(inode);
         self.recall(Waiter::Itself, &sharers, self.env.clock.monotonic() + DECIDE_MAX)?;
         Ok(quiet)
+    }
+
+    /// Has nobody granted anything on a file until the end of what is returned. Who may write it by then has a record in the log.
+    pub(crate) fn grant_nothing(&self, inode: InodeId) -> Quiet<'_> {
+        self.leases.lock().begin_block(inode);
+        Quiet { service: self, inode }
     }
 
     /// Length in bytes and allocated units of 512 bytes of what the chains have of a file.

@@ -267,10 +267,10 @@ fn compare(service: &StorageService, target: TargetId, copies: &Copies, place: C
         tracing::warn!(%target, chain = %place.chain, %errno, "copies of a chain are not compared");
         (Vec::new(), copies.next_compared(target, Some(place.chain)))
     });
-    for (_, what) in &found {
+    for (_, what) in found.iter().filter(|(chunk, _)| chunk.is_some()) {
         service.report_damage(target, what);
     }
-    let findings = found.into_iter().map(|(chunk, what)| (Some(chunk.inode), what)).collect();
+    let findings = found.into_iter().map(|(chunk, what)| (chunk.map(|chunk| chunk.inode), what)).collect();
     StorageReply::Scrubbed {
         findings,
         next: next.map(ComparePlace::encode).unwrap_or_default(),
@@ -317,6 +317,13 @@ fn scrub(
         let mended = copies.and_then(|copies| copies.mend_named(target, chunk));
         findings
             .extend(mended.map(|mended| (Some(chunk.inode), format!("chunk {chunk}: {}", in_words(mended)))));
+    }
+    let short = copies.filter(|_| scrubbed.next.is_none()).map_or(0, |copies| copies.short_chains(target));
+    if short > 0 {
+        findings.push((
+            None,
+            format!("{short} chains lack a copy: what is not there, or not in sync, is not compared"),
+        ));
     }
     let compared_next =
         || copies.and_then(|copies| copies.next_compared(target, None)).map(ComparePlace::encode);

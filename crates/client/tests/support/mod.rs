@@ -142,6 +142,33 @@ pub struct World {
     pub clock: Arc<SimClock>,
     env: Env,
     map: Arc<RwLock<Arc<ClusterMap>>>,
+    under: Under,
+}
+
+/// What metadata is served from.
+struct Under {
+    lane: Arc<Lane>,
+    env: Env,
+    map: Arc<RwLock<Arc<ClusterMap>>>,
+    /// Targets, as metadata calls them.
+    storage: Arc<dyn StorageCalls>,
+}
+
+impl Under {
+    fn start(&self, has_lost: bool) -> Arc<MetaService> {
+        let meta = MetaConfig {
+            has_lost,
+            keeps_sessions: false,
+            lane: self.lane.clone(),
+            env: self.env.clone(),
+            name_hash_key: [7; 16],
+            map: self.map.clone(),
+            storage: self.storage.clone(),
+            peers: None,
+        };
+        let policy = LayoutPolicy { chunk_bytes: Some(KIB64 as u32), ..LayoutPolicy::root_default() };
+        MetaService::start(meta, RootSettings { policy, ..RootSettings::default() }).unwrap().0
+    }
 }
 
 /// With targets from 1 to `targets`, each with a chain.
@@ -224,19 +251,18 @@ impl World {
             storage.add_target(target, Arc::new(store));
         }
         let map = Arc::new(RwLock::new(Arc::new(map(1 + more.len() as u16))));
-        let meta = MetaConfig {
-            has_lost: false,
-            keeps_sessions: false,
+        let under = Under {
             lane: Arc::new(lane),
             env: env.clone(),
-            name_hash_key: [7; 16],
             map: map.clone(),
             storage: wrap(storage.clone()),
-            peers: None,
         };
-        let policy = LayoutPolicy { chunk_bytes: Some(KIB64 as u32), ..LayoutPolicy::root_default() };
-        let (meta, _) = MetaService::start(meta, RootSettings { policy, ..RootSettings::default() }).unwrap();
-        World { disk, meta, storage, clock, env, map }
+        World { disk, meta: under.start(false), storage, clock, env, map, under }
+    }
+
+    /// Has the metadata served by a new service, as after a kill of the last one; all sessions have ended. `has_lost`: as after a power cut.
+    pub fn start_metadata_again(&mut self, has_lost: bool) {
+        self.meta = self.under.start(has_lost);
     }
 
     /// Has the pool keep one more chain, with these targets.

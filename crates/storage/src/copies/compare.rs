@@ -1,4 +1,7 @@
 //! The copies of a chain are compared, by whoever is at its head: for a scrub. What each has is checked against its checksums beside that; here is found what is sound and yet not the same.
+//!
+//! The head asks the target behind alone. Of a chunk that those further behind have otherwise, that one says something that is nowhere: so the head alone decides what counts, and what it sends
+//! goes to all of them.
 
 use super::{AtTarget, COMPARE_MAX, Copies, Group, PASS_ON_MAX};
 use crate::answer::answer;
@@ -53,8 +56,8 @@ impl ComparePlace {
     }
 }
 
-/// Chunks that were not the same, in words, and where to go on.
-pub(crate) type Compared = (Vec<(ChunkId, String)>, Option<ComparePlace>);
+/// What was not the same, or could not be compared, in words, and where to go on.
+pub(crate) type Compared = (Vec<(Option<ChunkId>, String)>, Option<ComparePlace>);
 
 impl Copies {
     /// The first chain behind `after` with several copies whose head is `target`.
@@ -67,7 +70,14 @@ impl Copies {
         headed.map(|chain| chain.id).min().map(|chain| ComparePlace { chain, from: None })
     }
 
-    /// Compares some of a chain with what the target behind has, and has that brought into line with what is here. What is being changed, or copied anyway, is left out, and so is a
+    /// Chains whose head is `target` and that lack a copy: of those nothing is compared that is not there, or not in sync.
+    pub(crate) fn short_chains(&self, target: TargetId) -> usize {
+        let map = self.map();
+        let is_headed = |chain: &ashlar_types::map::Chain| chain.targets.first() == Some(&target);
+        map.chains_of_copies().filter(|(chain, _)| is_headed(chain) && chain.is_short()).count()
+    }
+
+    /// Compares some of a chain with what the targets behind have, and has that brought into line with what is here. What is being changed, or copied anyway, is left out, and so is a
     /// chain whose head is another target by now.
     ///
     /// # Errors
@@ -78,27 +88,30 @@ impl Copies {
         let Some(group) = at.group(place.chain) else { return Ok((Vec::new(), next_chain())) };
         let (ours, next) =
             at.store.digests(place.chain, place.from, None).map_err(|error| answer(at.id, &error))?;
-        let Some(theirs) = self.digests_behind(&at, &group, (place.from, next), COMPARE_MAX) else {
+        let Some(asked) = required_behind(&at, &group).filter(|_| is_head(&group)) else {
             return Ok((Vec::new(), next_chain()));
+        };
+        let Some(theirs) = self.digests_behind(asked, &group, (place.from, next), COMPARE_MAX) else {
+            let what = format!("{}: its copies could not be compared just now", place.chain);
+            return Ok((vec![(None, what)], next_chain()));
         };
         let mut found = Vec::new();
         for chunk in differing(&ours, &theirs) {
             let what = self.bring_into_line(&at, &group, chunk)?;
-            found.extend(what.map(|what| (chunk, what)));
+            found.extend(what.map(|what| (Some(chunk), what)));
         }
         let next = next.map(|next| ComparePlace { from: Some(next), ..place });
         Ok((found, next.or_else(next_chain)))
     }
 
-    /// What the target behind has of chunks in a range; nothing where it is not in sync, or does not tell.
+    /// What the target behind, which is asked as [`required_behind`] says, has of chunks in a range; nothing where it does not tell.
     fn digests_behind(
         &self,
-        at: &AtTarget,
+        (target, under): (TargetId, CopyUnder),
         group: &Group,
         (from, to): (Option<ChunkId>, Option<ChunkId>),
         wait: Duration,
     ) -> Option<BTreeMap<ChunkId, Option<u64>>> {
-        let (target, under) = required_behind(at, group)?;
         let mut all = BTreeMap::new();
         let mut next = from;
         loop {
@@ -120,6 +133,28 @@ impl Copies {
         }
     }
 
+    /// What is here of chunks in a range, for the target in front, and where to go on. Where those behind are meant, too, chunks that are not the same there have a sum that is nowhere.
+    ///
+    /// # Errors
+    /// `EREMCHG` when those behind do not tell, and those of the disk here.
+    pub(super) fn tell_digests(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        under: CopyUnder,
+        (from, to): (Option<ChunkId>, Option<ChunkId>),
+    ) -> Result<(Digests, Option<ChunkId>), Errno> {
+        let (ours, next) = at.store.digests(group.chain, from, to).map_err(|error| answer(at.id, &error))?;
+        let asked = required_behind(at, group).filter(|_| !under.is_piece);
+        let Some((target, behind)) = asked else {
+            return Ok((ours.into_iter().map(|digest| (digest.chunk, digest.sum)).collect(), next));
+        };
+        let behind = CopyUnder { place: under.place.saturating_add(1), ..behind };
+        let range = (from, next.or(to));
+        let theirs =
+            self.digests_behind((target, behind), group, range, PASS_ON_MAX).ok_or(Errno::EREMCHG)?;
+        Ok((of_all(&ours, &theirs), next))
+    }
+
     /// Whether the target behind, which takes part at this epoch, has something else of a chunk than this one, and has it in a form that can be used; or has none.
     /// The caller has the chunk locked.
     ///
@@ -133,8 +168,10 @@ impl Copies {
     ) -> Result<bool, Errno> {
         let (from, to) = range_of(chunk);
         let (ours, _) = at.store.digests(group.chain, from, to).map_err(|error| answer(at.id, &error))?;
-        let theirs = self.digests_behind(at, group, (from, to), PASS_ON_MAX).ok_or(Errno::EREMCHG)?;
-        let (target, under) = required_behind(at, group).ok_or(Errno::EREMCHG)?;
+        let (target, under) = required_behind(at, group).filter(|_| is_head(group)).ok_or(Errno::EREMCHG)?;
+        // That one alone.
+        let asked = (target, CopyUnder { is_piece: true, ..under });
+        let theirs = self.digests_behind(asked, group, (from, to), PASS_ON_MAX).ok_or(Errno::EREMCHG)?;
         // ORDER: afterwards. Who was started anew, and may have lost what was there, answers this at another epoch alone.
         let request = StorageRequest::CopyCompare { target, chain: group.chain, after: Some(chunk) };
         self.outside.peers.call_of_copy(under, &request, Payload::None, PASS_ON_MAX)?;
@@ -158,7 +195,8 @@ impl Copies {
         let range = range_of(chunk);
         let failed = |error| answer(at.id, &error);
         let (ours, _) = at.store.digests(group.chain, range.0, range.1).map_err(failed)?;
-        let Some(theirs) = self.digests_behind(at, group, range, PASS_ON_MAX) else { return Ok(None) };
+        let Some(asked) = required_behind(at, group).filter(|_| is_head(group)) else { return Ok(None) };
+        let Some(theirs) = self.digests_behind(asked, group, range, PASS_ON_MAX) else { return Ok(None) };
         if differing(&ours, &theirs).is_empty() {
             return Ok(None);
         }
@@ -178,16 +216,37 @@ impl Copies {
             Err(errno) => format!("it could not be sent there again: {errno}"),
         };
         Ok(Some(format!(
-            "chunk {chunk}: the copy on {to} is not the same as the one on {}: {outcome}",
+            "chunk {chunk}: the copy on {to}, or one behind it, is not the same as the one on {}: {outcome}",
             at.id
         )))
     }
 }
 
-/// The target behind of a head, if it is required, and how it is asked.
+/// Chunks with the sums of what they are.
+type Digests = Vec<(ChunkId, Option<u64>)>;
+
+/// Chunks of which something is here or behind. One that is not the same at both has a sum that neither has; what one of both cannot read, its own checksums tell.
+fn of_all(ours: &[Digest], theirs: &BTreeMap<ChunkId, Option<u64>>) -> Digests {
+    let mut all: BTreeMap<ChunkId, Option<u64>> =
+        ours.iter().map(|digest| (digest.chunk, digest.sum)).collect();
+    for chunk in differing(ours, theirs) {
+        let own = all.get(&chunk).copied().flatten();
+        let behind = theirs.get(&chunk).copied().flatten();
+        let neither = (0..).find(|sum| Some(*sum) != own && Some(*sum) != behind);
+        all.insert(chunk, neither);
+    }
+    all.into_iter().collect()
+}
+
+/// Whether this target is the head of the chain.
+fn is_head(group: &Group) -> bool {
+    group.state.lock().replica.member().is_primary()
+}
+
+/// The target behind, if it is required, and how it is asked.
 fn required_behind(at: &AtTarget, group: &Group) -> Option<(TargetId, CopyUnder)> {
     let state = group.state.lock();
-    if !state.replica.is_behind_required() || !state.replica.member().is_primary() {
+    if !state.replica.is_behind_required() {
         return None;
     }
     let epoch = state.replica.member().epoch();
@@ -236,6 +295,15 @@ mod tests {
             .into();
         let theirs = [(1, Some(10)), (2, Some(21)), (3, Some(30)), (5, Some(50))]
             .map(|(index, sum)| (chunk(index), sum));
-        assert_eq!(differing(&ours, &theirs.into()), [chunk(2), chunk(4), chunk(5)]);
+        let theirs = theirs.into();
+        assert_eq!(differing(&ours, &theirs), [chunk(2), chunk(4), chunk(5)]);
+        // Who is in front is told so.
+        let told: BTreeMap<ChunkId, Option<u64>> = of_all(&ours, &theirs).into_iter().collect();
+        let in_front = [(1, 10), (2, 20), (3, 30), (4, 40)]
+            .map(|(index, sum)| Digest { chunk: chunk(index), sum: Some(sum) });
+        assert_eq!(differing(&in_front, &told), [chunk(2), chunk(4), chunk(5)]);
+        let in_front = [(1, 10), (2, 21), (3, 30), (5, 50)]
+            .map(|(index, sum)| Digest { chunk: chunk(index), sum: Some(sum) });
+        assert_eq!(differing(&in_front, &told), [chunk(2), chunk(4), chunk(5)]);
     }
 }

@@ -65,10 +65,9 @@ impl Copies {
                 if is_taken { Ok(StorageReply::Done) } else { Err(Errno::EREMCHG) }
             }
             StorageRequest::CopyDigests { chain, from, to, .. } => {
-                self.require_in_front(&*group(*chain)?, under)?;
-                let digests = at.store.digests(*chain, *from, *to);
-                let (digests, next) = digests.map_err(|error| answer(at.id, &error))?;
-                let digests = digests.into_iter().map(|digest| (digest.chunk, digest.sum)).collect();
+                let group = group(*chain)?;
+                self.require_in_front(&group, under)?;
+                let (digests, next) = self.tell_digests((&at, &group), under, (*from, *to))?;
                 Ok(StorageReply::CopyDigests { digests, next })
             }
             StorageRequest::CopyBeacon { .. } | StorageRequest::CopyAgain { .. } => Err(Errno::EACCES),
