@@ -208,7 +208,10 @@ impl Thrash {
         course.start_all(planned);
         outcome.troubles.append(&mut course.troubles);
         let broken: Vec<_> = course.broken.iter().map(|(_, from, to)| (*from, *to)).collect();
-        (std::mem::take(&mut course.done), longest(&broken))
+        // What began first comes first, however long it lasted.
+        course.done.sort_by_key(|(from, _)| *from);
+        let done = std::mem::take(&mut course.done).into_iter().map(|(_, what)| what).collect();
+        (done, longest(&broken))
     }
 }
 
@@ -268,8 +271,8 @@ struct Course<'l> {
     lab: &'l mut Lab,
     begun: Instant,
     under: Vec<Under>,
-    /// What was done, with the times at which it was.
-    done: Vec<String>,
+    /// What was done, with the times at which it was, and when it began.
+    done: Vec<(Duration, String)>,
     /// Which node, and from when to when.
     broken: Vec<(String, Duration, Duration)>,
     troubles: Vec<String>,
@@ -317,7 +320,7 @@ impl Course<'_> {
             let to = self.begun.elapsed();
             self.broken.push((one.node, one.from, to));
             let seconds = [one.from, to].map(|at| at.as_secs_f64());
-            self.done.push(format!("{:.1} to {:.1} s: {}", seconds[0], seconds[1], one.what));
+            self.done.push((one.from, format!("{:.1} to {:.1} s: {}", seconds[0], seconds[1], one.what)));
         }
         std::thread::sleep(TURN);
     }
@@ -331,7 +334,7 @@ impl Course<'_> {
             let is_of = |node: &str| node == name || manager_beside(name) == node;
             let is_meant = planned.iter().any(|one| one.fault.ends_process() && is_of(&one.node));
             match is_meant {
-                true => self.done.push(format!("{name} had ended again: {last}")),
+                true => self.done.push((self.begun.elapsed(), format!("{name} had ended again: {last}"))),
                 false => self.troubles.push(format!("{name} has ended by itself: {last}")),
             }
             if let Err(error) = self.lab.start_again(name) {
