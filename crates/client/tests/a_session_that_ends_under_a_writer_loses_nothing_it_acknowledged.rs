@@ -1,14 +1,18 @@
 //! Goal: a mount that is ended while a program goes on writing loses nothing that a write has returned for. Method: threads that append to
 //! files in chunks until they are refused, while their session ends; then the lengths another session sees. Before, writes were taken after
-//! their file's last report, and cut off by the next start.
+//! their file's last report, and cut off by the next start. And a session that ends while a target is missing.
 #![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
 
 mod support;
 
-use ashlar_client::{Client, Handle, Who, WriteFlags};
-use ashlar_types::Errno;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use support::{KIB64, World, content, eventually, make, write};
+use ashlar_client::{Client, Handle, OpenFlags, Who, WriteFlags};
+use ashlar_rpc::MetaCalls as _;
+use ashlar_types::{Errno, TargetId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use support::missing::Missing;
+use support::{KIB64, World, content, eventually, make, read, write};
 
 const CAPACITY: u64 = 256 << 20;
 
@@ -52,4 +56,35 @@ fn writes_acknowledged_while_a_session_ended_were_lost() {
         let size = other.getattr(&Who::system(), file.file.inode).unwrap().attr.size;
         assert!(size >= end.load(SeqCst), "{} bytes acknowledged, {size} there", end.load(SeqCst));
     }
+}
+
+#[test]
+fn a_file_whose_target_was_missing_when_its_writer_ended_stayed_out_of_use_until_the_next_start() {
+    let is_missing = Arc::new(AtomicBool::new(false));
+    let world = Missing::world(48 << 20, TargetId(2), &is_missing);
+    world.meta.start_trimmer().unwrap();
+    let client = world.client();
+    // On both targets; nobody but the client knows how long it is.
+    let file = make(&client, "f").unwrap();
+    write(&client, &file, 0, &content(1, 4 * KIB64)).unwrap();
+    is_missing.store(true, SeqCst);
+    world.meta.close_session(client.session());
+    let other = world.client();
+    let inode = file.file.inode;
+    let open = || {
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let opened = other.open(&Who::system(), inode, flags)?.handle;
+        let found = other.read(&opened, 0, &mut [0; 1]).map(|_| read(&other, &opened, 8 * KIB64));
+        other.release(&opened);
+        found
+    };
+    assert_eq!(open(), Err(Errno::ENODEV), "its length is not known");
+    world.clock.advance(Duration::from_secs(5));
+    assert_eq!(open(), Err(Errno::ENODEV), "still");
+    is_missing.store(false, SeqCst);
+    eventually(|| {
+        world.clock.advance(Duration::from_secs(1));
+        open().is_ok()
+    });
+    assert!(open().unwrap() == content(1, 4 * KIB64));
 }

@@ -102,7 +102,7 @@ impl MetaService {
                 }
                 let now = service.env.clock.monotonic();
                 if confirmed_at.is_none_or(|at: Duration| now.saturating_sub(at) >= IDLE) {
-                    service.begin_comparing();
+                    service.begin_looking();
                     if !service.env.tasks.contain(&mut || service.confirm_suspects()) {
                         tracing::error!(
                             "confirming what targets wait for ended by a panic; trying again later"

@@ -4,22 +4,21 @@
 //! A target lists what may be concerned, its suspects (`crates/chunkstore/src/suspects.rs`). A start compares them before anybody is served (one that has lost nothing does without targets that do not answer),
 //! so that a generation is never given out while chunks of that name are left, and no byte shows behind what a file has. While the
 //! service runs, suspects are confirmed every few seconds: once what metadata knew of them is durable. Those of a target that was missing at a start after which
-//! something may have been lost are compared when it is there ([`crate::uncompared`]).
+//! something may have been lost are looked at first, when it is there ([`crate::uncompared`]).
 //!
 //! Metadata from a backup is older than the targets: then all files are suspects, those of targets and those of metadata.
 
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::collect::{GROUPS_MAX, GROUPS_PAUSE};
-use crate::execute::{DECIDE_MAX, itself};
-use crate::waiting::Waiter;
+use crate::execute::itself;
 use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Inode, Kind, key, verb};
 use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::map::TargetState;
-use ashlar_types::message::{LeaseSet, StorageReply, StorageRequest};
+use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, ShardId, ShardSet, TargetId, codec};
 use std::ops::ControlFlow;
 
@@ -27,7 +26,7 @@ use std::ops::ControlFlow;
 const PAGE: u32 = 256;
 
 /// What metadata knows of a suspect.
-enum Standing {
+pub(crate) enum Standing {
     /// A garbage record deletes or cuts the chunks, or a writer's record waits for a target that is missing.
     IsTakenCareOf,
     /// No file has chunks of these chains on this target.
@@ -69,7 +68,7 @@ impl MetaService {
                         compared.push(target);
                     }
                 }
-                // Whoever has lost something compares its suspects when it is there.
+                // Whoever has lost something looks at its suspects when it is there.
                 Err(Errno::ENODEV) => {}
                 Err(errno) => {
                     tracing::error!(%errno, %target, "chunks could not be compared with metadata after an unclean stop");
@@ -95,8 +94,7 @@ impl MetaService {
         online.map(|target| target.id).collect()
     }
 
-    /// Compares the suspects of one target; tells how many there were.
-    pub(crate) fn reconcile_target(&self, target: TargetId) -> Result<usize, Errno> {
+    fn reconcile_target(&self, target: TargetId) -> Result<usize, Errno> {
         self.compare_all(target, |after| Ok(self.suspects(target, after, PAGE)?.0))
     }
 
@@ -239,17 +237,11 @@ impl MetaService {
         }
     }
 
-    pub(crate) fn confirmation(&self, target: TargetId, mark: u64) -> StorageRequest {
+    fn confirmation(&self, target: TargetId, mark: u64) -> StorageRequest {
         StorageRequest::Confirm { target, mark, shards: ShardSet::clone(&self.shards_here().0) }
     }
 
     fn reconcile_file(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<(), Errno> {
-        // ORDER: before it is looked at. Whoever wrote it has told everything then, or has a record.
-        let _quiet = self.grant_nothing(inode);
-        let writers = self.leases.lock().conflicts_of_data(OpId::default().session, inode, false);
-        if !writers.is_empty() {
-            self.recall(Waiter::Itself, &writers, self.env.clock.monotonic() + DECIDE_MAX)?;
-        }
         match self.standing(target, inode, generation)? {
             Standing::IsTakenCareOf => Ok(()),
             Standing::Unknown(chains) => {
@@ -266,7 +258,12 @@ impl MetaService {
         }
     }
 
-    fn standing(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<Standing, Errno> {
+    pub(crate) fn standing(
+        &self,
+        target: TargetId,
+        inode: InodeId,
+        generation: u32,
+    ) -> Result<Standing, Errno> {
         let map = self.map.read().clone();
         let creds = itself();
         self.inspect(
@@ -294,16 +291,12 @@ impl MetaService {
                 if !map.targets_of(&layout).contains(&target) {
                     return Ok(strays(&layout));
                 }
-                // Dead writers have been settled; whose record is still there could not be. Who is alive and has given WRITE back has told everything.
+                // Dead writers have been settled; whose record is still there could not be.
                 let writers = key::writer(inode);
                 let mut has_writer = false;
-                let leases = self.leases.lock();
-                let may_know_more = |session| {
-                    !leases.has_session(session) || leases.held(session, inode).meets(LeaseSet::WRITING)
-                };
-                txn.scan(&writers, &key::after_prefix(&writers), &mut |record_key, _| {
-                    has_writer = key::session_of_record(record_key).is_none_or(may_know_more);
-                    if has_writer { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                txn.scan(&writers, &key::after_prefix(&writers), &mut |_, _| {
+                    has_writer = true;
+                    ControlFlow::Break(())
                 })?;
                 Ok(if has_writer { Standing::IsTakenCareOf } else { Standing::Live { layout, size } })
             },
@@ -316,7 +309,7 @@ impl MetaService {
     fn cut_behind(&self, inode: InodeId, layout: &FileLayout, size: u64) -> Result<(), Errno> {
         at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
             match self.cut_behind_at(target, &chains, inode, layout, size) {
-                // Its suspects are compared when it is there.
+                // Its suspects are compared by the start that finds it.
                 Err(Errno::ENODEV) => Ok(()),
                 other => other,
             }

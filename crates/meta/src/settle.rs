@@ -5,18 +5,19 @@ use crate::call::verb as number;
 use crate::execute::{DECIDE_MAX, itself};
 use crate::waiting::Waiter;
 use ashlar_namespace::record::Garbage;
-use ashlar_namespace::{FileData, Kind, key, verb};
+use ashlar_namespace::{FileData, Kind, Txn, key, verb};
 use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
+use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
+use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId, TargetId};
 use std::sync::Arc;
 
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
 
 /// Nobody is granted anything on a file for as long as it lives.
-pub(crate) struct Quiet<'a> {
+struct Quiet<'a> {
     service: &'a MetaService,
     inode: InodeId,
 }
@@ -108,9 +109,12 @@ impl MetaService {
         let measure = Box::new(move || {
             for (inode, session) in left {
                 // Whoever has its shard now finds the record of the writer.
-                if service.is_here(inode.home())
-                    && let Err(errno) = service.settle(inode, session, true)
-                {
+                if !service.is_here(inode.home()) {
+                    continue;
+                }
+                if service.waits_for_target(inode) {
+                    service.unmeasured.note(inode, session);
+                } else if let Err(errno) = service.settle(inode, session, true) {
                     service.note_unmeasured(inode, session, errno);
                 }
             }
@@ -120,8 +124,23 @@ impl MetaService {
         }
     }
 
+    /// Whether a target is missing that has chunks of a file: it is not asked, and nobody is kept from the file for it.
+    fn waits_for_target(&self, inode: InodeId) -> bool {
+        let reader = self.lane.read();
+        let mut txn = Txn::new(&reader);
+        let Ok(Some(Kind::Regular(FileData::Chunks { layout, .. }))) =
+            txn.find_inode(inode).map(|found| found.map(|record| &record.kind))
+        else {
+            return false;
+        };
+        let map = self.map.read();
+        let is_there =
+            |head: TargetId| map.target(head).is_some_and(|target| target.state == TargetState::Online);
+        !layout.chains.iter().all(|chain| map.head(*chain).is_some_and(is_there))
+    }
+
     /// Takes size and blocks of a file's chunks over into its inode, and ends the session's writing. If a target does not tell, the
-    /// writer's record stays for the next start, and nobody may use the content until then ([`crate::unsettled`]).
+    /// writer's record stays, and nobody may use the content until it does, which is looked at again and again ([`crate::unsettled`]).
     pub(crate) fn settle(&self, inode: InodeId, session: SessionId, must_measure: bool) -> Result<(), Errno> {
         let creds = itself();
         let caller = Caller::new(OpId { session, sequence: 0 }, &creds);
@@ -142,8 +161,11 @@ impl MetaService {
             Some(layout) => match self.measure(inode, layout) {
                 Ok(measured) => measured,
                 Err(errno) => {
-                    tracing::warn!(%inode, %errno, "the size of a file waits for a target that is missing or out of service");
+                    if !self.unsettled.has(inode) {
+                        tracing::warn!(%inode, %errno, "the size of a file waits for a target that is missing or out of service");
+                    }
                     self.unsettled.note(inode, layout.generation, errno);
+                    self.unmeasured.note(inode, session);
                     return Ok(());
                 }
             },
@@ -186,16 +208,11 @@ impl MetaService {
     /// Has whoever writes a file beside others report, and give that back until the end of what is returned: what chunks have is compared with what the inode
     /// says.
     fn quiet(&self, inode: InodeId) -> Result<Quiet<'_>, Errno> {
-        let quiet = self.grant_nothing(inode);
+        self.leases.lock().begin_block(inode);
+        let quiet = Quiet { service: self, inode };
         let sharers = self.leases.lock().sharers(inode);
         self.recall(Waiter::Itself, &sharers, self.env.clock.monotonic() + DECIDE_MAX)?;
         Ok(quiet)
-    }
-
-    /// Has nobody granted anything on a file until the end of what is returned. Who may write it by then has a record in the log.
-    pub(crate) fn grant_nothing(&self, inode: InodeId) -> Quiet<'_> {
-        self.leases.lock().begin_block(inode);
-        Quiet { service: self, inode }
     }
 
     /// Length in bytes and allocated units of 512 bytes of what the chains have of a file.

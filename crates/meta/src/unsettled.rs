@@ -1,7 +1,7 @@
 //! Files whose length nobody knows: their writer has died, and a target that has part of them does not tell what.
 //!
-//! The writer's record in the log says which they are, so a start with all targets settles them; here is only what this start could not
-//! settle. Until then their content is not read, written or cut: somebody would take the length that metadata has for the file's,
+//! The writer's record in the log says which they are, so a start with all targets settles them; here is only what could not be
+//! settled yet. It is tried again once the target is there. Until then their content is not read, written or cut: somebody would take the length that metadata has for the file's,
 //! copy a part for the whole, or append over what is there. Their names and attributes can be used, and they can be emptied or removed,
 //! because nothing of that depends on what is missing. A stat tells the length that metadata has: there is no other.
 

@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `service` | the service of one metadata server, with everything around it |
+//! | `unheard` | what it does without at first |
 //! | `host`, `copy` | copies on this machine, and the service while it is this machine's |
 //! | `copy_store`, `papers` | what is on the disk of a copy; in whose name it is served |
 
@@ -12,6 +13,7 @@ mod host;
 mod papers;
 mod service;
 mod span;
+mod unheard;
 
 pub use copy_store::{has_only_copies, kept_in as copies_in, lane_of as lane_of_copy};
 

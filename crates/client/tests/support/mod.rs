@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 pub mod heard;
+pub mod missing;
 
 pub const KIB64: usize = 64 << 10;
 const TARGET: TargetId = TargetId(1);

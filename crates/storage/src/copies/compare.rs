@@ -22,6 +22,8 @@ pub(crate) struct ComparePlace {
     pub from: Option<ChunkId>,
 }
 
+/// For how long the target behind may take for a page, as somebody waits for that of the target in front of it.
+const PAGE_MAX: Duration = Duration::from_secs(5);
 /// Tells it from the place of a scrub.
 const TAG: u8 = 2;
 const PLACE_BYTES: usize = 26;
@@ -149,9 +151,16 @@ impl Copies {
             return Ok((ours.into_iter().map(|digest| (digest.chunk, digest.sum)).collect(), next));
         };
         let behind = CopyUnder { place: under.place.saturating_add(1), ..behind };
-        let range = (from, next.or(to));
-        let theirs =
-            self.digests_behind((target, behind), group, range, PASS_ON_MAX).ok_or(Errno::EREMCHG)?;
+        let request = StorageRequest::CopyDigests { target, chain: group.chain, from, to: next.or(to) };
+        let told = self.outside.peers.call_of_copy(behind, &request, Payload::None, PAGE_MAX);
+        let Ok(StorageReply::CopyDigests { digests, next: further }) = told else {
+            return Err(Errno::EREMCHG);
+        };
+        // Both have a page; where the shorter one ends is gone on.
+        let next = further.or(next);
+        let is_meant = |chunk: ChunkId| next.is_none_or(|next| chunk < next);
+        let ours: Vec<Digest> = ours.into_iter().filter(|digest| is_meant(digest.chunk)).collect();
+        let theirs = digests.into_iter().filter(|(chunk, _)| is_meant(*chunk)).collect();
         Ok((of_all(&ours, &theirs), next))
     }
 
@@ -196,7 +205,11 @@ impl Copies {
         let failed = |error| answer(at.id, &error);
         let (ours, _) = at.store.digests(group.chain, range.0, range.1).map_err(failed)?;
         let Some(asked) = required_behind(at, group).filter(|_| is_head(group)) else { return Ok(None) };
-        let Some(theirs) = self.digests_behind(asked, group, range, PASS_ON_MAX) else { return Ok(None) };
+        let Some(theirs) = self.digests_behind(asked, group, range, PASS_ON_MAX) else {
+            return Ok(Some(format!(
+                "chunk {chunk}: its copies are not the same, or could not be compared just now"
+            )));
+        };
         if differing(&ours, &theirs).is_empty() {
             return Ok(None);
         }

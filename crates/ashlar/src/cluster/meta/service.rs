@@ -6,6 +6,7 @@ use super::super::doors::{Doors, Serving};
 use super::super::keys;
 use super::super::member::Member;
 use super::super::shard_pause::{ASK_EVERY, ShardPause};
+use super::unheard;
 use crate::cli::MetaArgs;
 use crate::metrics::Metrics;
 use crate::node::state::root_settings;
@@ -18,10 +19,8 @@ use ashlar_rpc::net::{Caller, Endpoint, Service};
 use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage, Routes, ServiceStart};
 use ashlar_rpc::serve::{MetaEndpoint, Proofs};
 use ashlar_rpc::{Reports, StorageCalls};
-use ashlar_types::map::{Target, TargetState};
-use ashlar_types::message::{ManagerReply, ManagerRequest, StorageRequest};
-use ashlar_types::{ClusterMap, Epoch, Errno, EventKind, NodeId, Role, ShardId};
-use parking_lot::RwLock;
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{Epoch, EventKind, NodeId, Role, ShardId};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,38 +69,6 @@ pub struct Running {
     turn: u32,
     has_stopped: bool,
     is_shared: bool,
-}
-
-/// Storage servers that had not heard of a start in time, as that died together with the last one, say: nobody waits for them a second time where it can be done without.
-struct Unheard {
-    servers: Vec<NodeId>,
-    granter: Arc<Granter>,
-    map: Arc<RwLock<Arc<ClusterMap>>>,
-}
-
-impl Unheard {
-    /// What one of them that has not heard yet answers, if it is asked for what can be done without.
-    fn answer(&self, request: &StorageRequest) -> Option<Errno> {
-        let is_space = matches!(request, StorageRequest::Space { .. });
-        if !is_space && !matches!(request, StorageRequest::Suspects { .. } | StorageRequest::GiveBack { .. })
-        {
-            return None;
-        }
-        let map = self.map.read().clone();
-        let is_unheard = |node: NodeId| self.servers.contains(&node) && !self.granter.has_heard(node);
-        let target = map.target(request.target()).filter(|target| is_unheard(target.node))?;
-        if !is_space {
-            return Some(Errno::ENODEV);
-        }
-        // Where nobody else of a pool takes anything, whoever makes a file waits.
-        let mut others = map.targets.iter().filter(|other| other.pool == target.pool);
-        let takes = |other: &Target| {
-            other.state == TargetState::Online && !other.is_draining && !is_unheard(other.node)
-        };
-        let has_copies = map.chains_of_copies().next().is_some();
-        // It is not known to be missing: who cuts a file of it asks it, and waits.
-        (has_copies && others.any(takes)).then_some(Errno::EBUSY)
-    }
 }
 
 /// Stops attending storage servers where a start comes to nothing.
@@ -165,8 +132,10 @@ impl Running {
             }
             // Who has all that was acknowledged need not compare it with what a target has.
             if !silent.is_empty() && !parts.has_lost {
-                let unheard = Unheard { servers: silent, granter: granter.clone(), map: member.map() };
-                targets.do_without(Box::new(move |request| unheard.answer(request)));
+                let (granter, map) = (granter.clone(), member.map());
+                let is_unheard = move |node| silent.contains(&node) && !granter.has_heard(node);
+                targets
+                    .do_without(Box::new(move |request| unheard::answer(request, &map.read(), &is_unheard)));
             }
         }
         let config = MetaConfig {
