@@ -6,7 +6,7 @@ mod support;
 
 use ashlar_client::{Client, Handle, OpenFlags, Who};
 use ashlar_rpc::{Payload, StorageCalls as _};
-use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::message::{SetAttr, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, FileLayout, InodeId, OfChains, ShardSet, TargetId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -122,14 +122,19 @@ fn what_was_lost_is_kept_in_mind_until_a_start_removes_it() {
         write_unknown(world, ChunkId { inode, generation: generation + 7, index: 0 });
     });
     let client = world.client();
+    let file = open(&client, inode);
     for turn in 0..20 {
         look_again(&world, &client);
-        let new = chains_of_new(&client, &format!("early{turn}-"), 2);
-        assert_eq!(new, [ChainId(0); 2], "a target that has what nobody knows");
+        let more = content(turn, 10);
+        // It is in use meanwhile.
+        write(&client, &file, 0, &more).unwrap();
+        assert!(read(&client, &file, 10) == more);
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(suspects(&world) > 0, "they were confirmed, and no start would look at them");
     assert_eq!(end_of(&world, inode, generation), 7 * KIB64 as u64, "nothing is cut while it is in use");
+    write(&client, &file, 0, &content(1, LEN)).unwrap();
+    client.release(&file);
 
     world.start_metadata_again(false);
     assert_eq!(end_of(&world, inode, generation + 7), 0);
@@ -141,6 +146,12 @@ fn what_was_lost_is_kept_in_mind_until_a_start_removes_it() {
     let whole = read(&client, &file, 9 * KIB64);
     assert!(whole[..LEN] == content(1, LEN));
     assert!(whole[LEN..8 * KIB64].iter().all(|byte| *byte == 0), "bytes that were lost show in a hole");
+    // Nor is a generation given out again that the lost end of the log had given out.
+    let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
+    client.setattr(&Who::system(), inode, Some(&file), emptied).unwrap();
+    write(&client, &file, 0, &content(3, LEN)).unwrap();
     client.release(&file);
+    let layout = client.layout_show(&Who::system(), inode).unwrap().1.unwrap();
+    assert!(layout.generation > generation + 1000, "{}", layout.generation);
     assert!(chains_of_new(&client, "late", 2).contains(&CHAIN));
 }

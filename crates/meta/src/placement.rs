@@ -258,6 +258,16 @@ impl Placement for MetaService {
         let wanted = wanted(targets.len());
         targets.iter().take(wanted).filter_map(|&target| chain_of(&map, pool, target, turn)).collect()
     }
+
+    fn first_generation(&self) -> u32 {
+        first_generation_since(self.lost_since)
+    }
+}
+
+/// The first generation of a service that has begun with start `lost_since` after a loss, or later. A file has 65,536 before they may meet those of the next one.
+// LIMIT: half of all numbers; after that many starts generations go on where they are.
+fn first_generation_since(lost_since: u64) -> u32 {
+    u32::try_from(lost_since).unwrap_or(u32::MAX).min(0x7fff) << 16
 }
 
 /// `shards` in rounds, in each of which every server has one as long as it has some; `first`: the server that comes first.
@@ -397,11 +407,6 @@ impl MetaService {
             targets.retain(stays);
         }
         self.placement.space.lock().retain_roomy(&mut targets);
-        // What was lost with the end of a log may have had the very generation that a new file gets, and be there yet.
-        let is_compared = |id: &TargetId| !self.uncompared.has(*id);
-        if targets.iter().any(is_compared) {
-            targets.retain(is_compared);
-        }
         targets
     }
 

@@ -19,7 +19,9 @@ use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, ShardId, ShardSet, TargetId, codec};
+use ashlar_types::{
+    ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, SessionId, ShardId, ShardSet, TargetId, codec,
+};
 use std::ops::ControlFlow;
 
 /// Suspects asked for at a time.
@@ -242,7 +244,7 @@ impl MetaService {
     }
 
     fn reconcile_file(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<(), Errno> {
-        match self.standing(target, inode, generation)? {
+        match self.standing((target, inode, generation), |_| false)? {
             Standing::IsTakenCareOf => Ok(()),
             Standing::Unknown(chains) => {
                 let blocks = self.delete_generation((target, inode, generation, 0), chains)?;
@@ -258,11 +260,11 @@ impl MetaService {
         }
     }
 
+    /// What metadata knows of what a target has of a generation of a file. Records of writers do not count that have told everything, as `has_told` says.
     pub(crate) fn standing(
         &self,
-        target: TargetId,
-        inode: InodeId,
-        generation: u32,
+        (target, inode, generation): (TargetId, InodeId, u32),
+        has_told: impl Fn(SessionId) -> bool,
     ) -> Result<Standing, Errno> {
         let map = self.map.read().clone();
         let creds = itself();
@@ -294,9 +296,9 @@ impl MetaService {
                 // Dead writers have been settled; whose record is still there could not be.
                 let writers = key::writer(inode);
                 let mut has_writer = false;
-                txn.scan(&writers, &key::after_prefix(&writers), &mut |_, _| {
-                    has_writer = true;
-                    ControlFlow::Break(())
+                txn.scan(&writers, &key::after_prefix(&writers), &mut |record_key, _| {
+                    has_writer = !key::session_of_record(record_key).is_some_and(&has_told);
+                    if has_writer { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })?;
                 Ok(if has_writer { Standing::IsTakenCareOf } else { Standing::Live { layout, size } })
             },

@@ -4,20 +4,24 @@ use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::{DECIDE_MAX, itself};
 use crate::waiting::Waiter;
+use ashlar_kv::Snapshot as _;
+use ashlar_namespace::lease::{Conflict, LeaseTable};
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Kind, Txn, key, verb};
 use ashlar_rpc::placed::at_each_place;
-use ashlar_rpc::{Caller, Payload};
+use ashlar_rpc::{Caller, LastingSessions as _, Payload};
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId, TargetId};
+use smallvec::SmallVec;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
 
 /// Nobody is granted anything on a file for as long as it lives.
-struct Quiet<'a> {
+pub(crate) struct Quiet<'a> {
     service: &'a MetaService,
     inode: InodeId,
 }
@@ -101,6 +105,10 @@ impl MetaService {
 
     /// Measures what could not be measured before, in a thread of its own: that may wait for others. To be called several times a second.
     pub(crate) fn begin_measuring(self: &Arc<Self>) {
+        // Who shares a file and has not said so yet would not be asked to report.
+        if self.is_awaiting() {
+            return;
+        }
         let left = self.unmeasured.take(self.env.clock.monotonic());
         if left.is_empty() {
             return;
@@ -108,13 +116,14 @@ impl MetaService {
         let (service, again) = (self.clone(), left.clone());
         let measure = Box::new(move || {
             for (inode, session) in left {
-                // Whoever has its shard now finds the record of the writer.
-                if !service.is_here(inode.home()) {
-                    continue;
-                }
-                if service.waits_for_target(inode) {
+                // ORDER: inside, so that its shard does not leave meanwhile. One that has left is forgotten here, and measured by whoever has it.
+                let inside = service.enter(inode.home());
+                let waits = inside.is_err() || service.waits_for_target(inode);
+                if waits && service.unsettled.has(inode) {
                     service.unmeasured.note(inode, session);
-                } else if let Err(errno) = service.settle(inode, session, true) {
+                } else if inside.is_ok()
+                    && let Err(errno) = service.settle(inode, session, service.is_unsettled(inode))
+                {
                     service.note_unmeasured(inode, session, errno);
                 }
             }
@@ -122,6 +131,31 @@ impl MetaService {
         if self.env.tasks.spawn("ashlar-settle", measure).is_err() {
             again.into_iter().for_each(|(inode, session)| self.unmeasured.note(inode, session));
         }
+    }
+
+    /// Notes those to be measured that have come with `shard`, and that sessions have written which there are not.
+    pub(crate) fn note_unmeasured_of(&self, shard: ShardId) -> Result<(), Errno> {
+        let (from, to) = key::table_range(shard, b'W');
+        let mut visit = |record_key: &[u8], _: &[u8]| {
+            if let (Some(inode), Some(session)) =
+                (key::inode_of(record_key), key::session_of_record(record_key))
+                && self.unsettled.has(inode)
+                && !self.sessions.has(session)
+            {
+                self.unmeasured.note(inode, session);
+            }
+            ControlFlow::Continue(())
+        };
+        self.lane.read().scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))
+    }
+
+    /// Whether nobody knows the length of a file, and so nobody uses its content: of the chunks that it has now.
+    fn is_unsettled(&self, inode: InodeId) -> bool {
+        let reader = self.lane.read();
+        Txn::new(&reader).find_inode(inode).is_ok_and(|found| {
+            let generation = found.and_then(Self::generation_of);
+            generation.is_some_and(|generation| self.unsettled.is_of(inode, generation))
+        })
     }
 
     /// Whether a target is missing that has chunks of a file: it is not asked, and nobody is kept from the file for it.
@@ -145,7 +179,9 @@ impl MetaService {
         let creds = itself();
         let caller = Caller::new(OpId { session, sequence: 0 }, &creds);
         // ORDER: before anything is looked at; what they report counts.
-        let _quiet = must_measure.then(|| self.quiet(inode)).transpose()?;
+        // The sole writer has ended, and nobody else has got the file since.
+        let sharers = |leases: &LeaseTable| leases.sharers(inode);
+        let _quiet = must_measure.then(|| self.quiet(inode, sharers)).transpose()?;
         let layout = self.inspect(
             caller,
             |txn, _| {
@@ -205,13 +241,17 @@ impl MetaService {
         }
     }
 
-    /// Has whoever writes a file beside others report, and give that back until the end of what is returned: what chunks have is compared with what the inode
+    /// Has those of `whom` report what they have written of a file, and give that back until the end of what is returned: what chunks have is compared with what the inode
     /// says.
-    fn quiet(&self, inode: InodeId) -> Result<Quiet<'_>, Errno> {
+    pub(crate) fn quiet(
+        &self,
+        inode: InodeId,
+        whom: impl FnOnce(&LeaseTable) -> SmallVec<[Conflict; 2]>,
+    ) -> Result<Quiet<'_>, Errno> {
         self.leases.lock().begin_block(inode);
         let quiet = Quiet { service: self, inode };
-        let sharers = self.leases.lock().sharers(inode);
-        self.recall(Waiter::Itself, &sharers, self.env.clock.monotonic() + DECIDE_MAX)?;
+        let writers = whom(&self.leases.lock());
+        self.recall(Waiter::Itself, &writers, self.env.clock.monotonic() + DECIDE_MAX)?;
         Ok(quiet)
     }
 

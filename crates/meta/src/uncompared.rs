@@ -1,15 +1,16 @@
 //! Targets that were missing at a start behind which something may have been lost. What they have may be of files that nobody knows any more, or longer than metadata has it; so their
 //! suspects are not confirmed before each of them was looked at. That is done once they are there, beside those who use the file system, and changes nothing: what is too much on a target can be
-//! told from what somebody is just writing only by a start, before anybody is served. A target that has too much stays as it is, and is told of, until that start; new files go
-//! to others meanwhile. In most cases nothing of what was lost is there, and it counts as compared within seconds.
+//! told from what somebody is just writing only by a start, before anybody is served. A target that has too much stays as it is, and is told of, until that start. New files get generations
+//! that nobody has had. In most cases nothing of what was lost is there, and it counts as compared within seconds.
 //!
 //! It is not kept in the log: a start behind which nothing may have been lost takes all targets that it misses for such, if something ever was.
 
 use crate::MetaService;
 use crate::reconcile::Standing;
+use ashlar_namespace::lease::LeaseTable;
 use ashlar_rpc::{LastingSessions as _, Payload};
-use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{Errno, InodeId, OfChains, TargetId};
+use ashlar_types::message::{LeaseSet, StorageReply, StorageRequest};
+use ashlar_types::{ClusterMap, Errno, InodeId, OfChains, OpId, ShardId, TargetId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +26,17 @@ const NAMED_MAX: usize = 8;
 
 /// Files with their generation.
 type Files = BTreeSet<(InodeId, u32)>;
+
+/// What was seen of a suspect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// A start would find nothing to do.
+    Known,
+    /// There is more than metadata knows of.
+    More,
+    /// Somebody writes it, or the target does not answer.
+    Unsure,
+}
 
 /// What is known of the suspects of a target that was missing.
 #[derive(Clone, Default)]
@@ -109,43 +121,48 @@ impl MetaService {
 
     fn look_at_suspects(&self, target: TargetId) -> Result<(), Errno> {
         let mut looked = self.uncompared.of(target);
-        let mut left = match looked.left.take() {
+        let left = match looked.left.take() {
             Some(left) => left,
+            // Of a shard that is on its way nothing would be listed.
+            None if !self.has_all_its_shards() => return Ok(()),
             None => {
                 // ORDER: before they are listed. What it has acknowledged and not synced is no suspect yet.
                 self.sync_target(target)?;
                 self.all_suspects(target)?
             }
         };
-        let mut differing = Files::new();
-        while let Some((inode, generation)) = left.pop_first() {
+        let (mut more, mut unsure) = (Files::new(), Files::new());
+        for (inode, generation) in left {
             if self.is_ending() {
                 return Ok(());
             }
-            // Whoever has its shard now says what becomes of it.
-            if self.is_here(inode.home()) && !self.is_as_known(target, inode, generation) {
-                differing.insert((inode, generation));
+            match self.look_at_suspect(target, inode, generation) {
+                Seen::Known => {}
+                Seen::More => drop(more.insert((inode, generation))),
+                Seen::Unsure => drop(unsure.insert((inode, generation))),
             }
         }
-        if differing.is_empty() {
+        if more.is_empty() && unsure.is_empty() {
             tracing::info!(%target, "a target that was missing at the start has nothing that metadata does not know");
             self.uncompared.forget(target);
             return Ok(());
         }
         let now = self.env.clock.monotonic();
-        // What is being written, or cut, is as it is known in a moment.
-        if looked.told.is_none_or(|told| now.saturating_sub(told) >= TELL_EVERY) {
+        // What is being removed is gone in a moment.
+        let is_due = looked.told.is_none_or(|told| now.saturating_sub(told) >= TELL_EVERY);
+        if !more.is_empty() && is_due {
             if looked.told.is_some() {
                 let named: Vec<String> =
-                    differing.iter().take(NAMED_MAX).map(|(inode, _)| inode.to_string()).collect();
+                    more.iter().take(NAMED_MAX).map(|(inode, _)| inode.to_string()).collect();
                 tracing::warn!(
-                    %target, files = differing.len(), inodes = named.join(", "),
+                    %target, files = more.len(), inodes = named.join(", "),
                     "a target has content that was lost with the end of the metadata log; the next start of this metadata server removes it"
                 );
             }
             looked.told = Some(now);
         }
-        self.uncompared.put(target, Looked { left: Some(differing), ..looked });
+        more.extend(unsure);
+        self.uncompared.put(target, Looked { left: Some(more), ..looked });
         Ok(())
     }
 
@@ -159,29 +176,61 @@ impl MetaService {
         }
     }
 
-    /// Whether a start would find nothing to do about a suspect. One that cannot be looked at counts as another.
-    fn is_as_known(&self, target: TargetId, inode: InodeId, generation: u32) -> bool {
-        match self.standing(target, inode, generation) {
-            Ok(Standing::IsTakenCareOf) => true,
-            Ok(Standing::Unknown(chains)) => {
-                let request = StorageRequest::Extent { target, inode, generation, chains };
-                matches!(self.storage.call(&request, Payload::None), Ok(StorageReply::Extent(None)))
-            }
+    /// Whether all shards that the map gives to this server are here.
+    fn has_all_its_shards(&self) -> bool {
+        let map = self.map.read().clone();
+        map.shards.iter().all(|shard| !self.is_to_be_here(&map, shard.id) || self.is_here(shard.id))
+    }
+
+    fn is_to_be_here(&self, map: &ClusterMap, shard: ShardId) -> bool {
+        map.shards.iter().any(|known| known.id == shard && known.primary == self.across.node())
+    }
+
+    /// What a start would find of a suspect, and nothing is done about it.
+    fn look_at_suspect(&self, target: TargetId, inode: InodeId, generation: u32) -> Seen {
+        let map = self.map.read().clone();
+        if !self.is_here(inode.home()) {
+            // Whoever has its shard now says what becomes of it.
+            return if self.is_to_be_here(&map, inode.home()) { Seen::Unsure } else { Seen::Known };
+        }
+        let writers = |leases: &LeaseTable| leases.conflicts_of_data(OpId::default().session, inode, false);
+        let Ok(_quiet) = self.quiet(inode, writers) else { return Seen::Unsure };
+        let has_told = |session| {
+            let leases = self.leases.lock();
+            leases.has_session(session) && !leases.held(session, inode).meets(LeaseSet::WRITING)
+        };
+        let end_of = |generation, chains| {
+            let request = StorageRequest::Extent { target, inode, generation, chains };
+            self.storage.call(&request, Payload::None)
+        };
+        let (told, limit) = match self.standing((target, inode, generation), has_told) {
+            // Somebody who still writes may write what was lost.
+            Ok(Standing::IsTakenCareOf) if writers(&self.leases.lock()).is_empty() => return Seen::Known,
+            Ok(Standing::IsTakenCareOf) | Err(_) => return Seen::Unsure,
+            Ok(Standing::Unknown(chains)) => (end_of(generation, chains), None),
             Ok(Standing::Live { mut layout, size }) => {
-                let map = self.map.read().clone();
                 // What it has of other chains it gets from whoever is in front of them.
                 layout.chains.retain(|chain| map.head(*chain) == Some(target));
-                let chains = OfChains::Only(layout.chains);
-                let request = StorageRequest::Extent { target, inode, generation, chains };
-                match self.storage.call(&request, Payload::None) {
-                    Ok(StorageReply::Extent(None)) => true,
-                    Ok(StorageReply::Extent(Some((index, len, _)))) => {
-                        index * u64::from(layout.chunk_bytes) + u64::from(len) <= size
-                    }
-                    _ => false,
-                }
+                (
+                    end_of(generation, OfChains::Only(layout.chains)),
+                    Some((u64::from(layout.chunk_bytes), size)),
+                )
             }
-            Err(_) => false,
+        };
+        match (told, limit) {
+            (Ok(StorageReply::Extent(None)), _) => Seen::Known,
+            (Ok(StorageReply::Extent(Some((index, len, _)))), Some((chunk_bytes, size)))
+                if index * chunk_bytes + u64::from(len) <= size =>
+            {
+                Seen::Known
+            }
+            (Ok(StorageReply::Extent(Some(_))), _) => Seen::More,
+            // As at a start: one damaged chunk does not keep everything else from being confirmed.
+            (Err(Errno::EIO), _) => {
+                tracing::error!(%target, %inode, "a file could not be compared with its chunks; run `ashlar fsck`");
+                Seen::Known
+            }
+            _ => Seen::Unsure,
         }
     }
 }

@@ -30,6 +30,11 @@ impl Unsettled {
         self.files.lock().contains_key(&inode)
     }
 
+    /// Whether that of its chunks of `generation` is not known.
+    pub(crate) fn is_of(&self, inode: InodeId, generation: u32) -> bool {
+        self.files.lock().get(&inode).is_some_and(|(noted, _)| *noted == generation)
+    }
+
     /// All of `shard`.
     pub(crate) fn of_shard(&self, shard: ShardId) -> Vec<(InodeId, u32, Errno)> {
         let files = self.files.lock();

@@ -139,6 +139,10 @@ impl Placement for PlacementOnce<'_> {
     fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {
         self.service.chains_for_file(policy)
     }
+
+    fn first_generation(&self) -> u32 {
+        self.service.first_generation()
+    }
 }
 
 /// The inode whose record is under `key`, if it is one of table `I`.

@@ -40,7 +40,7 @@ pub fn propose_layout(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId) -
     if chains.is_empty() {
         return Err(Errno::ENOSPC.into());
     }
-    let generation = next_generation(generation)?;
+    let generation = next_generation(generation)?.max(context.placement.first_generation());
     let chunk_bytes = settings.chunk_bytes.unwrap_or(LayoutPolicy::CHUNK_BYTES_MIN);
     let layout = FileLayout { generation, chunk_bytes, chains };
     layout.check()?;

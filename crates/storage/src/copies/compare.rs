@@ -22,8 +22,9 @@ pub(crate) struct ComparePlace {
     pub from: Option<ChunkId>,
 }
 
-/// For how long the target behind may take for a page, as somebody waits for that of the target in front of it.
+/// For how long the target behind may take for a page, and for one chunk that is locked, as somebody waits for that of the target in front of it ([`COMPARE_MAX`], [`PASS_ON_MAX`]).
 const PAGE_MAX: Duration = Duration::from_secs(5);
+const ONE_MAX: Duration = Duration::from_secs(2);
 /// Tells it from the place of a scrub.
 const TAG: u8 = 2;
 const PLACE_BYTES: usize = 26;
@@ -99,8 +100,7 @@ impl Copies {
         };
         let mut found = Vec::new();
         for chunk in differing(&ours, &theirs) {
-            let what = self.bring_into_line(&at, &group, chunk)?;
-            found.extend(what.map(|what| (Some(chunk), what)));
+            found.extend(self.bring_into_line(&at, &group, chunk)?);
         }
         let next = next.map(|next| ComparePlace { from: Some(next), ..place });
         Ok((found, next.or_else(next_chain)))
@@ -152,7 +152,8 @@ impl Copies {
         };
         let behind = CopyUnder { place: under.place.saturating_add(1), ..behind };
         let request = StorageRequest::CopyDigests { target, chain: group.chain, from, to: next.or(to) };
-        let told = self.outside.peers.call_of_copy(behind, &request, Payload::None, PAGE_MAX);
+        let wait = if is_one(from, to) { ONE_MAX } else { PAGE_MAX };
+        let told = self.outside.peers.call_of_copy(behind, &request, Payload::None, wait);
         let Ok(StorageReply::CopyDigests { digests, next: further }) = told else {
             return Err(Errno::EREMCHG);
         };
@@ -195,7 +196,7 @@ impl Copies {
         at: &Arc<AtTarget>,
         group: &Arc<Group>,
         chunk: ChunkId,
-    ) -> Result<Option<String>, Errno> {
+    ) -> Result<Option<(Option<ChunkId>, String)>, Errno> {
         let _deletions = self.read_lock(group.file(chunk.inode));
         let _alone = self.write_lock(group.chunk(chunk));
         if group.state.lock().replica.is_unsettled(chunk) {
@@ -206,9 +207,8 @@ impl Copies {
         let (ours, _) = at.store.digests(group.chain, range.0, range.1).map_err(failed)?;
         let Some(asked) = required_behind(at, group).filter(|_| is_head(group)) else { return Ok(None) };
         let Some(theirs) = self.digests_behind(asked, group, range, PASS_ON_MAX) else {
-            return Ok(Some(format!(
-                "chunk {chunk}: its copies are not the same, or could not be compared just now"
-            )));
+            // That is no damage yet.
+            return Ok(Some((None, format!("chunk {chunk}: its copies could not be compared just now"))));
         };
         if differing(&ours, &theirs).is_empty() {
             return Ok(None);
@@ -228,10 +228,11 @@ impl Copies {
             Ok(false) => "it is sent there again".to_owned(),
             Err(errno) => format!("it could not be sent there again: {errno}"),
         };
-        Ok(Some(format!(
+        let what = format!(
             "chunk {chunk}: the copy on {to}, or one behind it, is not the same as the one on {}: {outcome}",
             at.id
-        )))
+        );
+        Ok(Some((Some(chunk), what)))
     }
 }
 
@@ -264,6 +265,11 @@ fn required_behind(at: &AtTarget, group: &Group) -> Option<(TargetId, CopyUnder)
     }
     let epoch = state.replica.member().epoch();
     Some((state.replica.successor()?, CopyUnder { epoch, ..CopyUnder::between_servers(at.id, 1) }))
+}
+
+/// Whether a range has one chunk at the most.
+fn is_one(from: Option<ChunkId>, to: Option<ChunkId>) -> bool {
+    from.is_some_and(|from| range_of(from).1 == to)
 }
 
 /// One chunk alone.

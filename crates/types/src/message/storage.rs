@@ -507,7 +507,7 @@ pub enum StorageReply {
     /// What a target has of a part of a chain.
     CopyDigests {
         /// Chunks, ascending, each with a sum over its length and the checksums of its blocks; without one if it cannot be read.
-        // LIMIT: 512.
+        // LIMIT: 512 of each target that is meant.
         digests: Vec<(ChunkId, Option<u64>)>,
         /// Where to go on; `None` at the end.
         next: Option<ChunkId>,

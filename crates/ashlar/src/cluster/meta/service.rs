@@ -134,8 +134,11 @@ impl Running {
             if !silent.is_empty() && !parts.has_lost {
                 let (granter, map) = (granter.clone(), member.map());
                 let is_unheard = move |node| silent.contains(&node) && !granter.has_heard(node);
-                targets
-                    .do_without(Box::new(move |request| unheard::answer(request, &map.read(), &is_unheard)));
+                targets.do_without(Box::new(move |request| {
+                    // ORDER: not under its lock. Who has heard is asked under another one.
+                    let map = map.read().clone();
+                    unheard::answer(request, &map, &is_unheard)
+                }));
             }
         }
         let config = MetaConfig {

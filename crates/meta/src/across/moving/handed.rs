@@ -101,7 +101,7 @@ impl MetaService {
         for (inode, generation, errno) in sorted.unsettled {
             self.unsettled.note(inode, generation, errno);
         }
-        Ok(())
+        self.note_unmeasured_of(shard)
     }
 
     /// The map says that `shard` is the server's `to`: nothing of it is known here any more, and what is stored of it goes.
