@@ -126,6 +126,8 @@ fn what_was_lost_is_kept_in_mind_until_a_start_removes_it() {
     for turn in 0..20 {
         look_again(&world, &client);
         let more = content(turn, 10);
+        let new = chains_of_new(&client, &format!("early{turn}-"), 2);
+        assert_eq!(new, [ChainId(0); 2], "a target that has what nobody knows");
         // It is in use meanwhile.
         write(&client, &file, 0, &more).unwrap();
         assert!(read(&client, &file, 10) == more);

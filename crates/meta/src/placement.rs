@@ -264,7 +264,8 @@ impl Placement for MetaService {
     }
 }
 
-/// The first generation of a service that has begun with start `lost_since` after a loss, or later. A file has 65,536 before they may meet those of the next one.
+/// The first generation of a service that has begun with start `lost_since` after a loss, or later: above all that were given out before, but to a file that was emptied and written again
+/// 32,768 times for each start.
 // LIMIT: half of all numbers; after that many starts generations go on where they are.
 fn first_generation_since(lost_since: u64) -> u32 {
     u32::try_from(lost_since).unwrap_or(u32::MAX).min(0x7fff) << 16
@@ -407,6 +408,11 @@ impl MetaService {
             targets.retain(stays);
         }
         self.placement.space.lock().retain_roomy(&mut targets);
+        // What was lost with the end of a log may be there yet.
+        let is_compared = |id: &TargetId| !self.uncompared.has(*id);
+        if targets.iter().any(is_compared) {
+            targets.retain(is_compared);
+        }
         targets
     }
 

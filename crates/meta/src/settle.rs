@@ -72,6 +72,8 @@ impl MetaService {
                     Some(written) => written.contains(&inode),
                     None => !self.leases.lock().has_writer(inode),
                 };
+                // One that came with its shard, and that nobody has measured yet.
+                let must_measure = must_measure || self.is_unsettled(inode);
                 let settled = self.settle(inode, session, must_measure);
                 if let (Err(errno), true) = (settled, must_measure && self.is_here(shard)) {
                     self.note_unmeasured(inode, session, errno);
@@ -152,10 +154,13 @@ impl MetaService {
     /// Whether nobody knows the length of a file, and so nobody uses its content: of the chunks that it has now.
     fn is_unsettled(&self, inode: InodeId) -> bool {
         let reader = self.lane.read();
-        Txn::new(&reader).find_inode(inode).is_ok_and(|found| {
-            let generation = found.and_then(Self::generation_of);
-            generation.is_some_and(|generation| self.unsettled.is_of(inode, generation))
-        })
+        match Txn::new(&reader).find_inode(inode) {
+            Ok(found) => found
+                .and_then(Self::generation_of)
+                .is_some_and(|generation| self.unsettled.is_of(inode, generation)),
+            // Rather measured once more than not at all.
+            Err(_) => true,
+        }
     }
 
     /// Whether a target is missing that has chunks of a file: it is not asked, and nobody is kept from the file for it.

@@ -1,7 +1,7 @@
 //! Targets that were missing at a start behind which something may have been lost. What they have may be of files that nobody knows any more, or longer than metadata has it; so their
 //! suspects are not confirmed before each of them was looked at. That is done once they are there, beside those who use the file system, and changes nothing: what is too much on a target can be
-//! told from what somebody is just writing only by a start, before anybody is served. A target that has too much stays as it is, and is told of, until that start. New files get generations
-//! that nobody has had. In most cases nothing of what was lost is there, and it counts as compared within seconds.
+//! told from what somebody is just writing only by a start, before anybody is served. A target that has too much stays as it is, and is told of, until that start; new files go
+//! to others while there are some, and get generations that hardly any file has had. In most cases nothing of what was lost is there, and it counts as compared within seconds.
 //!
 //! It is not kept in the log: a start behind which nothing may have been lost takes all targets that it misses for such, if something ever was.
 
@@ -10,7 +10,7 @@ use crate::reconcile::Standing;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_rpc::{LastingSessions as _, Payload};
 use ashlar_types::message::{LeaseSet, StorageReply, StorageRequest};
-use ashlar_types::{ClusterMap, Errno, InodeId, OfChains, OpId, ShardId, TargetId};
+use ashlar_types::{ClusterMap, Errno, InodeId, OfChains, OpId, SessionId, ShardId, TargetId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,8 +19,10 @@ use std::time::Duration;
 
 /// Suspects asked for at a time.
 const PAGE: u32 = 256;
-/// For as long as files may be what metadata does not say they are before that is told, and the time between two such warnings.
+/// For as long as files may be what metadata does not say they are before that is told, and the time between two such warnings, and between two looks after the first few.
 const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Looks that are made in turn: what is being written or removed is as it is known in a moment.
+const FEW_LOOKS: u32 = 3;
 /// Files named with a warning.
 const NAMED_MAX: usize = 8;
 
@@ -34,6 +36,8 @@ enum Seen {
     Known,
     /// There is more than metadata knows of.
     More,
+    /// A record says what becomes of it, or that somebody writes it.
+    TakenCareOf,
     /// Somebody writes it, or the target does not answer.
     Unsure,
 }
@@ -44,6 +48,9 @@ struct Looked {
     /// Suspects from before the target was back that do not agree with metadata, as far as is known; `None`: it was not asked yet.
     // LIMIT: 12 bytes for each file that a target changed within seconds before it was away.
     left: Option<Files>,
+    looks: u32,
+    /// When it was looked at last, and when was told last what there is too much.
+    looked: Option<Duration>,
     told: Option<Duration>,
 }
 
@@ -121,6 +128,10 @@ impl MetaService {
 
     fn look_at_suspects(&self, target: TargetId) -> Result<(), Errno> {
         let mut looked = self.uncompared.of(target);
+        let is_over = |since: Duration| self.env.clock.monotonic().saturating_sub(since) >= TELL_EVERY;
+        if looked.looks >= FEW_LOOKS && !looked.looked.is_none_or(is_over) {
+            return Ok(());
+        }
         let left = match looked.left.take() {
             Some(left) => left,
             // Of a shard that is on its way nothing would be listed.
@@ -139,7 +150,7 @@ impl MetaService {
             match self.look_at_suspect(target, inode, generation) {
                 Seen::Known => {}
                 Seen::More => drop(more.insert((inode, generation))),
-                Seen::Unsure => drop(unsure.insert((inode, generation))),
+                Seen::TakenCareOf | Seen::Unsure => drop(unsure.insert((inode, generation))),
             }
         }
         if more.is_empty() && unsure.is_empty() {
@@ -147,10 +158,10 @@ impl MetaService {
             self.uncompared.forget(target);
             return Ok(());
         }
-        let now = self.env.clock.monotonic();
+        looked.looks = looked.looks.saturating_add(1);
+        looked.looked = Some(self.env.clock.monotonic());
         // What is being removed is gone in a moment.
-        let is_due = looked.told.is_none_or(|told| now.saturating_sub(told) >= TELL_EVERY);
-        if !more.is_empty() && is_due {
+        if !more.is_empty() && looked.told.is_none_or(is_over) {
             if looked.told.is_some() {
                 let named: Vec<String> =
                     more.iter().take(NAMED_MAX).map(|(inode, _)| inode.to_string()).collect();
@@ -159,7 +170,7 @@ impl MetaService {
                     "a target has content that was lost with the end of the metadata log; the next start of this metadata server removes it"
                 );
             }
-            looked.told = Some(now);
+            looked.told = looked.looked;
         }
         more.extend(unsure);
         self.uncompared.put(target, Looked { left: Some(more), ..looked });
@@ -188,10 +199,15 @@ impl MetaService {
 
     /// What a start would find of a suspect, and nothing is done about it.
     fn look_at_suspect(&self, target: TargetId, inode: InodeId, generation: u32) -> Seen {
-        let map = self.map.read().clone();
         if !self.is_here(inode.home()) {
             // Whoever has its shard now says what becomes of it.
+            let map = self.map.read().clone();
             return if self.is_to_be_here(&map, inode.home()) { Seen::Unsure } else { Seen::Known };
+        }
+        // Most are as they are known, and nobody is asked to report for that.
+        let seen = self.compare_suspect((target, inode, generation), |_| false);
+        if seen == Seen::Known {
+            return seen;
         }
         let writers = |leases: &LeaseTable| leases.conflicts_of_data(OpId::default().session, inode, false);
         let Ok(_quiet) = self.quiet(inode, writers) else { return Seen::Unsure };
@@ -199,14 +215,29 @@ impl MetaService {
             let leases = self.leases.lock();
             leases.has_session(session) && !leases.held(session, inode).meets(LeaseSet::WRITING)
         };
+        let still_write = !writers(&self.leases.lock()).is_empty();
+        match self.compare_suspect((target, inode, generation), has_told) {
+            // Somebody who still writes may write what was lost. Else the record is of a writer that has ended, and its length is yet to be found out.
+            Seen::TakenCareOf if !still_write => Seen::Known,
+            Seen::TakenCareOf => Seen::Unsure,
+            seen => seen,
+        }
+    }
+
+    /// Compares a suspect with what metadata knows, beside all who use the file. Records of writers do not count that have told everything, as `has_told` says.
+    fn compare_suspect(
+        &self,
+        suspect @ (target, inode, generation): (TargetId, InodeId, u32),
+        has_told: impl Fn(SessionId) -> bool,
+    ) -> Seen {
+        let map = self.map.read().clone();
         let end_of = |generation, chains| {
             let request = StorageRequest::Extent { target, inode, generation, chains };
             self.storage.call(&request, Payload::None)
         };
-        let (told, limit) = match self.standing((target, inode, generation), has_told) {
-            // Somebody who still writes may write what was lost.
-            Ok(Standing::IsTakenCareOf) if writers(&self.leases.lock()).is_empty() => return Seen::Known,
-            Ok(Standing::IsTakenCareOf) | Err(_) => return Seen::Unsure,
+        let (told, limit) = match self.standing(suspect, has_told) {
+            Ok(Standing::IsTakenCareOf) => return Seen::TakenCareOf,
+            Err(_) => return Seen::Unsure,
             Ok(Standing::Unknown(chains)) => (end_of(generation, chains), None),
             Ok(Standing::Live { mut layout, size }) => {
                 // What it has of other chains it gets from whoever is in front of them.

@@ -15,7 +15,7 @@ pub trait Placement {
     /// The stripe for a file that outgrows its inode: one to 256 distinct chains of the policy's pool, at most as many as asked
     /// for; empty when the pool has no usable target.
     fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]>;
-    /// The least generation that chunks may get by now: above all that were given out and forgotten, as the end of a log that was lost had them. A target may have such chunks yet.
+    /// The least generation that chunks may get by now: above those that were given out and forgotten, as the end of a log that was lost had them. A target may have such chunks yet.
     fn first_generation(&self) -> u32 {
         0
     }
