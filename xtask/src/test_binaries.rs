@@ -30,6 +30,7 @@ struct Program {
 const LONG: &[&str] = &[
     "a_drill_breaks_a_lab_and_tells_what_was_seen",
     "a_shared_disk_goes_to_the_other_server",
+    "servers_that_never_come_back_after_a_power_cut_are_given_up",
     "the_power_of_all_servers_is_cut_at_once",
 ];
 
@@ -64,8 +65,11 @@ pub fn run(repository: &Repository) -> anyhow::Result<()> {
     insist_on_room(&std::env::temp_dir())?;
     let mut programs = build(repository)?;
     programs.retain(|program| !LONG.contains(&program.name.as_str()));
-    // Those of the binary take longest; begun first, none is left to run alone at the end.
-    programs.sort_by_key(|program| !program.directory.ends_with("crates/ashlar"));
+    // Those of the binary and of the simulations take longest; begun first, none is left to run alone at the end.
+    let is_long = |program: &Program| {
+        ["crates/ashlar", "crates/sim"].iter().any(|directory| program.directory.ends_with(directory))
+    };
+    programs.sort_by_key(|program| !is_long(program));
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = processors + processors / 2;
