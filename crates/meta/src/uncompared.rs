@@ -10,7 +10,7 @@ use crate::reconcile::Standing;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_rpc::{LastingSessions as _, Payload};
 use ashlar_types::message::{LeaseSet, StorageReply, StorageRequest};
-use ashlar_types::{ClusterMap, Errno, InodeId, OfChains, OpId, SessionId, ShardId, TargetId};
+use ashlar_types::{Errno, InodeId, OfChains, OpId, SessionId, TargetId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -190,19 +190,16 @@ impl MetaService {
     /// Whether all shards that the map gives to this server are here.
     fn has_all_its_shards(&self) -> bool {
         let map = self.map.read().clone();
-        map.shards.iter().all(|shard| !self.is_to_be_here(&map, shard.id) || self.is_here(shard.id))
-    }
-
-    fn is_to_be_here(&self, map: &ClusterMap, shard: ShardId) -> bool {
-        map.shards.iter().any(|known| known.id == shard && known.primary == self.across.node())
+        let mut mine = map.shards.iter().filter(|shard| shard.primary == self.across.node());
+        mine.all(|shard| self.is_here(shard.id))
     }
 
     /// What a start would find of a suspect, and nothing is done about it.
     fn look_at_suspect(&self, target: TargetId, inode: InodeId, generation: u32) -> Seen {
         if !self.is_here(inode.home()) {
             // Whoever has its shard now says what becomes of it.
-            let map = self.map.read().clone();
-            return if self.is_to_be_here(&map, inode.home()) { Seen::Unsure } else { Seen::Known };
+            let is_mine = self.map.read().primary(inode.home()) == Some(self.across.node());
+            return if is_mine { Seen::Unsure } else { Seen::Known };
         }
         // Most are as they are known, and nobody is asked to report for that.
         let seen = self.compare_suspect((target, inode, generation), |_| false);

@@ -3,13 +3,15 @@
 //! The head asks the target behind alone. Of a chunk that those further behind have otherwise, that one says something that is nowhere: so the head alone decides what counts, and what it sends
 //! goes to all of them.
 
+use super::group::State;
 use super::{AtTarget, COMPARE_MAX, Copies, Group, PASS_ON_MAX};
 use crate::answer::answer;
 use ashlar_chunkstore::Digest;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
+use ashlar_types::map::Chain;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ChunkId, Errno, InodeId, TargetId};
+use ashlar_types::{ChainId, ChunkId, ClusterMap, Errno, InodeId, TargetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,18 +68,14 @@ impl Copies {
     /// The first chain behind `after` with several copies whose head is `target`.
     pub(crate) fn next_compared(&self, target: TargetId, after: Option<ChainId>) -> Option<ComparePlace> {
         let map = self.map();
-        let is_headed = |chain: &ashlar_types::map::Chain| {
-            chain.targets.first() == Some(&target) && after.is_none_or(|after| chain.id > after)
-        };
-        let headed = map.chains_of_copies().map(|(chain, _)| chain).filter(|chain| is_headed(chain));
-        headed.map(|chain| chain.id).min().map(|chain| ComparePlace { chain, from: None })
+        let further = headed_by(&map, target).map(|chain| chain.id);
+        let further = further.filter(|chain| after.is_none_or(|after| *chain > after));
+        further.min().map(|chain| ComparePlace { chain, from: None })
     }
 
     /// Chains whose head is `target` and that lack a copy: of those nothing is compared that is not there, or not in sync.
     pub(crate) fn short_chains(&self, target: TargetId) -> usize {
-        let map = self.map();
-        let is_headed = |chain: &ashlar_types::map::Chain| chain.targets.first() == Some(&target);
-        map.chains_of_copies().filter(|(chain, _)| is_headed(chain) && chain.is_short()).count()
+        headed_by(&self.map(), target).filter(|chain| chain.is_short()).count()
     }
 
     /// Compares some of a chain with what the targets behind have, and has that brought into line with what is here. What is being changed, or copied anyway, is left out, and so is a
@@ -91,7 +89,7 @@ impl Copies {
         let Some(group) = at.group(place.chain) else { return Ok((Vec::new(), next_chain())) };
         let (ours, next) =
             at.store.digests(place.chain, place.from, None).map_err(|error| answer(at.id, &error))?;
-        let Some(asked) = required_behind(&at, &group).filter(|_| is_head(&group)) else {
+        let Some(asked) = required_behind_head(&at, &group) else {
             return Ok((Vec::new(), next_chain()));
         };
         let Some(theirs) = self.digests_behind(asked, &group, (place.from, next), COMPARE_MAX) else {
@@ -178,7 +176,7 @@ impl Copies {
     ) -> Result<bool, Errno> {
         let (from, to) = range_of(chunk);
         let (ours, _) = at.store.digests(group.chain, from, to).map_err(|error| answer(at.id, &error))?;
-        let (target, under) = required_behind(at, group).filter(|_| is_head(group)).ok_or(Errno::EREMCHG)?;
+        let (target, under) = required_behind_head(at, group).ok_or(Errno::EREMCHG)?;
         // That one alone.
         let asked = (target, CopyUnder { is_piece: true, ..under });
         let theirs = self.digests_behind(asked, group, (from, to), PASS_ON_MAX).ok_or(Errno::EREMCHG)?;
@@ -205,7 +203,7 @@ impl Copies {
         let range = range_of(chunk);
         let failed = |error| answer(at.id, &error);
         let (ours, _) = at.store.digests(group.chain, range.0, range.1).map_err(failed)?;
-        let Some(asked) = required_behind(at, group).filter(|_| is_head(group)) else { return Ok(None) };
+        let Some(asked) = required_behind_head(at, group) else { return Ok(None) };
         let Some(theirs) = self.digests_behind(asked, group, range, PASS_ON_MAX) else {
             // That is no damage yet.
             return Ok(Some((None, format!("chunk {chunk}: its copies could not be compared just now"))));
@@ -252,14 +250,23 @@ fn of_all(ours: &[Digest], theirs: &BTreeMap<ChunkId, Option<u64>>) -> Digests {
     all.into_iter().collect()
 }
 
-/// Whether this target is the head of the chain.
-fn is_head(group: &Group) -> bool {
-    group.state.lock().replica.member().is_primary()
+/// Chains of several copies whose head is `target`.
+fn headed_by(map: &ClusterMap, target: TargetId) -> impl Iterator<Item = &Chain> {
+    map.chains_of_copies().map(|(chain, _)| chain).filter(move |chain| chain.targets.first() == Some(&target))
+}
+
+/// As [`required_behind`], of the head of a chain; nothing where this is another target.
+fn required_behind_head(at: &AtTarget, group: &Group) -> Option<(TargetId, CopyUnder)> {
+    let state = group.state.lock();
+    state.replica.member().is_primary().then(|| behind_if_required(at, &state)).flatten()
 }
 
 /// The target behind, if it is required, and how it is asked.
 fn required_behind(at: &AtTarget, group: &Group) -> Option<(TargetId, CopyUnder)> {
-    let state = group.state.lock();
+    behind_if_required(at, &group.state.lock())
+}
+
+fn behind_if_required(at: &AtTarget, state: &State) -> Option<(TargetId, CopyUnder)> {
     if !state.replica.is_behind_required() {
         return None;
     }
