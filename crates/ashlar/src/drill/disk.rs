@@ -25,7 +25,7 @@ pub const SLOW_BYTES_PER_S: u32 = 256 << 10;
 
 /// Every call of it fails from now on; what is not on it yet is lost.
 pub fn fail(disk: &Disk) -> Result<()> {
-    let dir = open(disk)?;
+    let dir = disk.open()?;
     let how = WITHOUT_LOG;
     // SAFETY: the descriptor is open, and the argument is a number that lives through the call.
     let outcome = unsafe { libc::ioctl(dir.as_raw_fd(), SHUTDOWN, &raw const how) };
@@ -38,7 +38,7 @@ pub fn fail(disk: &Disk) -> Result<()> {
 
 /// Its changes are held back until it is told to go on.
 pub fn hang(disk: &Disk) -> Result<()> {
-    let dir = open(disk)?;
+    let dir = disk.open()?;
     // SAFETY: the descriptor is open, and the argument of this request is not used.
     let outcome = unsafe { libc::ioctl(dir.as_raw_fd(), FREEZE, 0) };
     if outcome != 0 {
@@ -64,10 +64,6 @@ pub fn end_watch(mut watch: Child) {
     let _ = watch.wait();
 }
 
-fn open(disk: &Disk) -> Result<File> {
-    File::open(&disk.point).with_context(|| format!("cannot open {}", shown(&disk.point)))
-}
-
 /// The file that takes all space of a disk.
 pub fn filler(disk: &Disk) -> PathBuf {
     disk.point.join("filled-by-drill")
@@ -75,6 +71,7 @@ pub fn filler(disk: &Disk) -> PathBuf {
 
 /// Takes all space that is left; tells how much that was, bytes.
 pub fn fill(disk: &Disk) -> Result<u64> {
+    disk.open()?;
     let path = filler(disk);
     let file = File::create(&path).with_context(|| format!("cannot make {}", shown(&path)))?;
     let stat = statvfs(&disk.point).with_context(|| format!("cannot ask for the space of {}", disk.name))?;

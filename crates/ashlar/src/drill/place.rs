@@ -4,11 +4,10 @@ use super::consent;
 use crate::cli::DrillRunArgs;
 use crate::cluster::NodeDirectory;
 use crate::lab::{FIRST_MANAGER, Lab, LabRole, enter};
-use crate::program::ended_within;
+use crate::program::run_within;
 use crate::terminal::shown;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -39,24 +38,8 @@ impl Asker {
             enter(&mut command, name)?;
         }
         // A key that ends the drill ends what is under way in order.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().context("cannot start ashlar")?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        // Beside it: it would wait for whoever does not read.
-        let printed = std::thread::spawn(move || text_of(stdout));
-        let said = std::thread::spawn(move || text_of(stderr));
-        let ended = ended_within(&mut child, most)?;
-        if ended.is_none() {
-            child.kill().context("cannot end a program")?;
-            child.wait().context("cannot wait for a program")?;
-            bail!("`ashlar {}` gave no answer in {} s", args.join(" "), most.as_secs());
-        }
-        let (printed, said) = (printed.join().unwrap_or_default(), said.join().unwrap_or_default());
-        if ended != Some(true) {
-            // What is wrong may be what it was to tell.
-            bail!("`ashlar {}` failed: {} {}", args.join(" "), said.trim(), printed.trim());
-        }
-        Ok(printed)
+        command.process_group(0).stdin(Stdio::null());
+        run_within(&mut command, &format!("`ashlar {}`", args.join(" ")), most)
     }
 
     pub fn ask(&self, args: &[&str]) -> Result<Value> {
@@ -64,13 +47,6 @@ impl Asker {
         serde_json::from_str(&printed)
             .with_context(|| format!("cannot understand `ashlar {}`", args.join(" ")))
     }
-}
-
-fn text_of(stream: Option<impl Read>) -> String {
-    let mut bytes = Vec::new();
-    // What could be read of it.
-    let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// See the module.

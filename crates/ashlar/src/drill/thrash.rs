@@ -160,7 +160,7 @@ impl Thrash {
         let watch = Watch::start(&self.drill.place)?;
         let begun = Instant::now();
         self.drill.calls.mark(&name, "begins");
-        let (done, broken_for) = self.fail(&planned, &mut outcome);
+        let (done, broken_for) = self.fail(&name, &planned, &mut outcome);
         outcome.lasted = begun.elapsed();
         self.drill.calls.mark(&name, "was put right");
         outcome.full_after = self.drill.wait_until_full(Instant::now(), SETTLED);
@@ -186,10 +186,11 @@ impl Thrash {
     }
 
     /// Has it all happen, and puts all right; tells what was done, and for how long something was broken at the most.
-    fn fail(&mut self, planned: &[Planned], outcome: &mut Outcome) -> (Vec<String>, Duration) {
-        let Drill { place, is_told_to_stop, .. } = &mut self.drill;
+    fn fail(&mut self, name: &str, planned: &[Planned], outcome: &mut Outcome) -> (Vec<String>, Duration) {
+        let Drill { place, is_told_to_stop, calls, .. } = &mut self.drill;
         let Some(lab) = &mut place.lab else { return (Vec::new(), Duration::ZERO) };
-        let mut course = Course::new(lab);
+        let mark = |what: &str| calls.mark(name, what);
+        let mut course = Course::new(lab, &mark);
         for one in planned {
             while Instant::now() < course.begun + one.at && !is_told_to_stop.load(Relaxed) {
                 course.turn();
@@ -269,6 +270,8 @@ struct Under {
 /// A round under way.
 struct Course<'l> {
     lab: &'l mut Lab,
+    /// Into the ledger: what is done at the moment, also if it never ends.
+    mark: &'l dyn Fn(&str),
     begun: Instant,
     under: Vec<Under>,
     /// What was done, with the times at which it was, and when it began.
@@ -279,9 +282,9 @@ struct Course<'l> {
 }
 
 impl Course<'_> {
-    fn new(lab: &mut Lab) -> Course<'_> {
+    fn new<'l>(lab: &'l mut Lab, mark: &'l dyn Fn(&str)) -> Course<'l> {
         let (under, done, broken, troubles) = Default::default();
-        Course { lab, begun: Instant::now(), under, done, broken, troubles }
+        Course { lab, mark, begun: Instant::now(), under, done, broken, troubles }
     }
 
     fn begin(&mut self, planned: &Planned) {
@@ -291,6 +294,7 @@ impl Course<'_> {
             self.troubles.push(format!("{node} had ended before anything was done to it"));
             return;
         }
+        (self.mark)(&format!("{node}: {:?} for {:.1} s", planned.fault, planned.lasts.as_secs_f64()));
         let mut broken = Broken::new(self.lab);
         let made = fault::make(&mut broken, planned);
         let repairs = broken.into_repairs();
@@ -314,6 +318,7 @@ impl Course<'_> {
             std::mem::take(&mut self.under).into_iter().partition(|one| one.until <= now);
         self.under = under;
         for one in over {
+            (self.mark)(&format!("{}: is put right", one.what));
             if let Err(error) = Broken::again(self.lab, one.repairs).put_right_and_go_on() {
                 self.troubles.push(format!("{}: could not be put right: {error:#}", one.what));
             }
@@ -333,6 +338,7 @@ impl Course<'_> {
             // A member of etcd dies with its manager.
             let is_of = |node: &str| node == name || manager_beside(name) == node;
             let is_meant = planned.iter().any(|one| one.fault.ends_process() && is_of(&one.node));
+            (self.mark)(&format!("{name}: is started again"));
             match is_meant {
                 true => self.done.push((self.begun.elapsed(), format!("{name} had ended again: {last}"))),
                 false => self.troubles.push(format!("{name} has ended by itself: {last}")),

@@ -2,6 +2,7 @@
 
 use super::plan::{LabRole, Places};
 use super::record::Record;
+use crate::program::run_within;
 use crate::terminal::shown;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// LIMIT: for how long whoever uses a disk is waited for.
 const UNMOUNT_MAX: Duration = Duration::from_secs(20);
+/// LIMIT: for how long a program may take to make, mount or unmount one, which waits for what is still to be written.
+const PROGRAM_MAX: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const TURN: Duration = Duration::from_millis(100);
 /// Where the controller is by which a disk can be slow.
@@ -102,13 +105,28 @@ impl Disk {
 
     /// The number of its device.
     pub fn device(&self) -> Result<u64> {
-        let known = fs::metadata(&self.point).with_context(|| format!("cannot look at {}", self.name))?;
+        let known = self.open()?.metadata().with_context(|| format!("cannot look at {}", self.name))?;
         Ok(known.dev())
+    }
+
+    /// Its root directory.
+    ///
+    /// # Errors
+    /// When it is not mounted: what is at its place is on a disk of this machine then, to which nothing must happen.
+    pub fn open(&self) -> Result<File> {
+        let dir = File::open(&self.point).with_context(|| format!("cannot open {}", shown(&self.point)))?;
+        let device = |known: std::io::Result<fs::Metadata>| {
+            known.map(|known| known.dev()).with_context(|| format!("cannot look at {}", self.name))
+        };
+        if device(dir.metadata())? == device(fs::metadata(self.image.with_file_name("")))? {
+            bail!("{} is not mounted", self.name);
+        }
+        Ok(dir)
     }
 
     /// Has changes go on that are held back; tells whether they were.
     pub fn thaw(&self) -> Result<bool> {
-        let dir = File::open(&self.point).with_context(|| format!("cannot open {}", shown(&self.point)))?;
+        let dir = self.open()?;
         // SAFETY: the descriptor is open, and the argument of this request is not used.
         let outcome = unsafe { libc::ioctl(dir.as_raw_fd(), THAW, 0) };
         if outcome == 0 {
@@ -194,12 +212,7 @@ pub fn require_programs() -> Result<()> {
 }
 
 fn run(program: &str, args: &[&OsStr]) -> Result<()> {
-    let output = Command::new(program).args(args).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {program}"))?;
-    if !output.status.success() {
-        bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
+    run_within(Command::new(program).args(args).stdin(Stdio::null()), program, PROGRAM_MAX).map(drop)
 }
 
 #[cfg(test)]
@@ -226,5 +239,18 @@ mod tests {
             Disk::of(&places, &record, "storage1")[1].image,
             Path::new("/lab/data/storage1/disk2.image")
         );
+    }
+
+    #[test]
+    fn nothing_happens_to_the_disk_below_one_that_is_not_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let disk = Disk { name: "disk1".into(), image: at("disk1.image"), point: at("disk1") };
+        fs::create_dir(&disk.point).unwrap();
+        for refused in [disk.open().map(drop), disk.thaw().map(drop), disk.device().map(drop)] {
+            assert_eq!(refused.unwrap_err().to_string(), "disk1 is not mounted");
+        }
+        // Of another file system than the image.
+        assert!(Disk { point: "/proc".into(), ..disk }.open().is_ok());
     }
 }

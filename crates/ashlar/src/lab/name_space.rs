@@ -1,15 +1,19 @@
 //! Network name spaces: those that ip-netns(8) knows, so that people can use it, too.
 
-use anyhow::{Context, Result, bail};
+use crate::program::run_within;
+use anyhow::{Context, Result};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Where ip-netns(8) keeps them.
 const DIRECTORY: &str = "/run/netns";
+/// LIMIT: for how long a change of the network may take.
+const PROGRAM_MAX: Duration = Duration::from_secs(30);
 
 /// Where the name space of this name is.
 pub fn path_of(name: &str) -> PathBuf {
@@ -55,12 +59,7 @@ pub fn require_programs() -> Result<()> {
 }
 
 fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<()> {
-    let mut command = Command::new(program);
-    let output = command.args(args).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {program}; install the package iproute2"))?;
-    if !output.status.success() {
-        let words: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
-        bail!("{program} {} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
+    let words: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
+    let shown = format!("{program} {}", words.join(" "));
+    run_within(Command::new(program).args(args).stdin(Stdio::null()), &shown, PROGRAM_MAX).map(drop)
 }

@@ -40,6 +40,8 @@ pub struct Lab {
     pub copies: u8,
     /// For the gateway.
     pub browsers: Option<TcpListener>,
+    /// What this process has started, to be waited for when it has ended.
+    pub children: Vec<Child>,
 }
 
 impl Lab {
@@ -50,7 +52,8 @@ impl Lab {
         if let Some(maker) = record.maker.as_ref().filter(|maker| maker.runs()) {
             bail!("`ashlar lab up`, process {}, is still at work on this lab: wait for it", maker.pid);
         }
-        Ok(Lab { places, record, is_told_to_stop: Arc::default(), copies: 1, browsers: None })
+        let (is_told_to_stop, children) = Default::default();
+        Ok(Lab { places, record, is_told_to_stop, copies: 1, browsers: None, children })
     }
 
     /// The process of a node, if it runs.
@@ -93,7 +96,9 @@ impl Lab {
             return Ok(());
         }
         let node = self.not_running(node)?;
-        self.launch(&node).map(drop)
+        let (child, ..) = self.launch(&node)?;
+        self.children.push(child);
+        Ok(())
     }
 
     /// The last line that the process of a node has written.
@@ -164,11 +169,15 @@ impl Lab {
     /// Starts what the node is there for, and waits until it serves.
     pub fn start(&mut self, node: &LabNode) -> Result<()> {
         let (mut child, ready, said_before) = self.launch(node)?;
-        self.wait_until_ready(node, &mut child, (ready, said_before))
+        let outcome = self.wait_until_ready(node, &mut child, (ready, said_before));
+        self.children.push(child);
+        outcome
     }
 
     /// Starts what the node is there for; tells what it says when it serves, and how long its log was before.
     fn launch(&mut self, node: &LabNode) -> Result<(Child, &'static str, u64)> {
+        // Those before it that have ended are not to be left as zombies.
+        self.children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
         let (mut command, ready) = self.role_of(node)?;
         let log = self.places.log(&node.name);
         let input = match self.browsers.take_if(|_| node.role == LabRole::Gateway) {

@@ -60,6 +60,7 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
         is_told_to_stop,
         copies: args.copies,
         browsers: browsers.map(|(listener, _)| listener),
+        children: Vec::new(),
     };
     if let Err(error) = lab.make() {
         if let Err(other) = remove(&lab.places, &lab.record) {

@@ -1,11 +1,10 @@
 //! Mounting and unmounting a shared disk, with mount(8), umount(8), findmnt(8) and blkid(8): they know `/etc/fstab`, file systems and their options.
 
-use crate::program::ended_within;
+use crate::program::run_within;
 use anyhow::{Context, Result, bail};
 use ashlar_fuse::file_system_type_at;
 use ashlar_types::DiskId;
 use std::fs::{File, OpenOptions};
-use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,8 +18,6 @@ const UNMOUNT_MAX: Duration = Duration::from_secs(120);
 /// For how long a file system that is in use is tried again, and the time between two attempts.
 const BUSY_MAX: Duration = Duration::from_secs(3);
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// LIMIT: what is read of what a program says.
-const OUTPUT_BYTES_MAX: u64 = 4096;
 
 /// A shared disk of this machine.
 pub struct Mounting {
@@ -203,28 +200,7 @@ fn parse(uuid: &str) -> Result<DiskId> {
 /// What a program says that ends well, and in time.
 fn run(command: &mut Command, wait: Duration) -> Result<String> {
     let shown = format!("{command:?}");
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {shown}"))?;
-    let ended = ended_within(&mut child, wait)?;
-    if ended.is_none() {
-        // One that waits for a disk does not end by it, and is not waited for.
-        let _ = child.kill();
-        bail!("{shown} has not ended after {} s", wait.as_secs());
-    }
-    let (mut said, mut error) = (String::new(), String::new());
-    if let Some(out) = child.stdout.take() {
-        let _ = out.take(OUTPUT_BYTES_MAX).read_to_string(&mut said);
-    }
-    if let Some(out) = child.stderr.take() {
-        let _ = out.take(OUTPUT_BYTES_MAX).read_to_string(&mut error);
-    }
-    if ended == Some(false) {
-        bail!("{shown} has failed: {}", error.trim());
-    }
-    Ok(said)
+    run_within(command, &shown, wait)
 }
 
 #[cfg(test)]
@@ -244,15 +220,5 @@ mod tests {
         let mounting = |dir: &str| Mounting::new(dir.into(), None, Arc::new(tempfile::tempfile().unwrap()));
         assert!(mounting("/proc").is_mounted());
         assert!(!mounting("/no such directory").is_mounted());
-    }
-
-    #[test]
-    fn a_program_that_fails_or_hangs_is_told_of() {
-        let wait = Duration::from_secs(20);
-        assert_eq!(run(Command::new("echo").arg("so"), wait).unwrap(), "so\n");
-        let failed = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"]), wait).unwrap_err();
-        assert!(failed.to_string().contains("why"), "{failed}");
-        let late = run(Command::new("sleep").arg("20"), Duration::from_millis(50)).unwrap_err();
-        assert!(late.to_string().contains("has not ended"), "{late}");
     }
 }
