@@ -103,6 +103,28 @@ fn look_again(world: &World, client: &Client) {
 }
 
 #[test]
+fn a_target_whose_disk_hangs_at_a_start_keeps_nobody_from_being_served_and_is_looked_at_later() {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let mut world = Missing::hanging_world(48 << 20, LATE, &hangs);
+    let (inode, _) = make_late(&world.client(), "f", LEN);
+    world.storage.call(&StorageRequest::Sync { target: LATE, chains: OfChains::All }, Payload::None).unwrap();
+    let before = suspects(&world);
+    assert!(before > 0);
+    hangs.store(true, SeqCst);
+    world.start_metadata_again(true);
+    assert_eq!(suspects(&world), before, "nobody has compared them");
+    make(&world.client(), "served").unwrap();
+    hangs.store(false, SeqCst);
+    world.meta.start_collector().unwrap();
+    let client = world.client();
+    eventually(|| {
+        look_again(&world, &client);
+        suspects(&world) == 0
+    });
+    assert!(read(&client, &open(&client, inode), 2 * LEN) == content(1, LEN));
+}
+
+#[test]
 fn a_target_that_has_only_what_is_known_is_one_of_all_again() {
     let (world, inode, _) = after_a_loss(|_, _, _| ());
     let client = world.client();

@@ -23,9 +23,33 @@ use ashlar_types::{
     ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, SessionId, ShardId, ShardSet, TargetId, codec,
 };
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// Suspects asked for at a time.
 const PAGE: u32 = 256;
+
+/// For how long a start that has lost nothing waits for chains whose copies change, all in all: while they are made anew on other targets they change on and on.
+const CHANGE_MAX: Duration = Duration::from_secs(1);
+
+/// What was asked of a target; `None` from one that is missing, or hangs, or whose copies change on and on: nobody is kept from being served by that. Its suspects stay, and whoever has lost something looks at them when
+/// it is there.
+///
+/// # Errors
+/// What else it has answered.
+fn there<T>(target: TargetId, asked: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match asked {
+        Ok(told) => Ok(Some(told)),
+        Err(Errno::ENODEV) => Ok(None),
+        Err(errno @ (Errno::ETIMEDOUT | Errno::EREMCHG)) => {
+            tracing::warn!(%errno, %target, "chunks of a target are compared with metadata later");
+            Ok(None)
+        }
+        Err(errno) => {
+            tracing::error!(%errno, %target, "chunks could not be compared with metadata after an unclean stop");
+            Err(errno)
+        }
+    }
+}
 
 /// What metadata knows of a suspect.
 pub(crate) enum Standing {
@@ -57,37 +81,41 @@ impl MetaService {
 
     /// Compares all suspects with metadata; tells how many there were. It may be interrupted and begun anew: suspects are forgotten last.
     pub(crate) fn reconcile(&self) -> Result<usize, Errno> {
-        let (mut count, mut compared) = (0, Vec::new());
         if self.lost_since > 0 {
             self.uncompared.note(self.map.read().targets.iter().map(|target| target.id));
         }
+        let has_lost = self.lost_since == self.incarnation;
+        let patience = if has_lost { GROUPS_MAX } else { CHANGE_MAX };
+        let (give_up, mut compared) = (self.env.clock.monotonic() + patience, Vec::new());
+        let mut is_short = false;
         for target in self.online_targets() {
-            match self.reconcile_target(target) {
-                Ok(found) => {
-                    count += found;
-                    self.uncompared.forget(target);
-                    if found > 0 {
-                        compared.push(target);
-                    }
-                }
-                // Whoever has lost something looks at its suspects when it is there.
-                Err(Errno::ENODEV) => {}
-                Err(errno) => {
-                    tracing::error!(%errno, %target, "chunks could not be compared with metadata after an unclean stop");
-                    return Err(errno);
-                }
+            // Who waits for a target that has lost nothing is not to wait for the next one as well: it may be for the same reason.
+            if is_short && !has_lost && self.env.clock.monotonic() >= give_up {
+                continue;
+            }
+            match there(target, self.reconcile_target(target, give_up))? {
+                Some(found) => compared.push((target, found)),
+                None => is_short = true,
             }
         }
-        if compared.is_empty() {
+        // ORDER: what was deleted and cut is durable, then what metadata was told, and only then the suspects are forgotten.
+        let mut synced = Vec::new();
+        for (target, found) in compared {
+            if found == 0 {
+                self.uncompared.forget(target);
+            } else if there(target, self.sync_target_until(target, give_up))?.is_some() {
+                synced.push((target, found));
+            }
+        }
+        if synced.is_empty() {
             return Ok(0);
         }
-        // ORDER: what was deleted and cut is durable, then what metadata was told, and only then the suspects are forgotten.
-        compared.iter().try_for_each(|target| self.sync_target(*target))?;
         self.lane.flush_all().map_err(|error| self.answer(&error.into()))?;
-        for &target in &compared {
-            self.storage.call(&self.confirmation(target, u64::MAX), Payload::None)?;
+        for &(target, _) in &synced {
+            self.uncompared.forget(target);
+            there(target, self.storage.call(&self.confirmation(target, u64::MAX), Payload::None))?;
         }
-        Ok(count)
+        Ok(synced.iter().map(|(_, found)| found).sum())
     }
 
     pub(crate) fn online_targets(&self) -> Vec<TargetId> {
@@ -96,8 +124,9 @@ impl MetaService {
         online.map(|target| target.id).collect()
     }
 
-    fn reconcile_target(&self, target: TargetId) -> Result<usize, Errno> {
-        self.compare_all(target, |after| Ok(self.suspects(target, after, PAGE)?.0))
+    fn reconcile_target(&self, target: TargetId, give_up: Duration) -> Result<usize, Errno> {
+        let compare = || self.compare_all(target, |after| Ok(self.suspects(target, after, PAGE)?.0));
+        self.while_copies_change(give_up, compare)
     }
 
     /// Compares everything that `targets` have of the shards that are here with metadata that comes from a backup, in favour of that. Before anybody is served:
@@ -125,15 +154,28 @@ impl MetaService {
         self.lane.flush_all().map_err(|error| self.answer(&error.into()))
     }
 
-    /// Has everything that a target has acknowledged made durable. While who keeps copies of its chains is just changing, it is asked again.
+    /// Has everything that a target has acknowledged made durable.
     pub(crate) fn sync_target(&self, target: TargetId) -> Result<(), Errno> {
-        let give_up = self.env.clock.monotonic() + GROUPS_MAX;
+        self.sync_target_until(target, self.env.clock.monotonic() + GROUPS_MAX)
+    }
+
+    fn sync_target_until(&self, target: TargetId, give_up: Duration) -> Result<(), Errno> {
+        let sync = StorageRequest::Sync { target, chains: OfChains::All };
+        self.while_copies_change(give_up, || self.storage.call(&sync, Payload::None).map(drop))
+    }
+
+    /// Does something once more, until `give_up`, when it meets chains whose copies are just changing.
+    fn while_copies_change<T>(
+        &self,
+        give_up: Duration,
+        does: impl Fn() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         loop {
-            match self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None) {
+            match does() {
                 Err(Errno::EREMCHG) if self.env.clock.monotonic() < give_up => {
                     self.env.tasks.pause(GROUPS_PAUSE);
                 }
-                done => return done.map(drop),
+                done => return done,
             }
         }
     }

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -59,7 +60,7 @@ impl Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let start = |mut worker: Worker| {
             let is_over = is_over.clone();
-            let work = move || {
+            start_apart("ashlar-drill", move || {
                 while !is_over.load(Relaxed) {
                     if worker.turn().is_none() {
                         std::thread::sleep(REST);
@@ -67,11 +68,12 @@ impl Load {
                     worker.turn += 1;
                 }
                 worker
-            };
-            std::thread::Builder::new().name("ashlar-drill".into()).spawn(work)
+            })
         };
-        let threads: io::Result<Vec<_>> = workers.into_iter().map(start).collect();
-        Ok(Load { is_over: is_over.clone(), threads: threads.context("cannot start a thread")? })
+        let threads: Result<Vec<_>> = workers.into_iter().map(start).collect();
+        // Those that have begun end, if not all could.
+        is_over.store(threads.is_err(), Relaxed);
+        Ok(Load { is_over: is_over.clone(), threads: threads? })
     }
 
     /// Tells them to stop and waits until they have; those whose calls do not end are not among what is returned.
@@ -85,6 +87,29 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
     }
+}
+
+/// Starts a thread with file descriptors of its own, which no program inherits that the drill runs meanwhile, and waits until it has them: what has a file of a mount open when it is begun waits until
+/// that has answered to the close (FUSE_FLUSH, as exec(2) closes it), which may be for the server that it is to start. Nothing may be run by other threads just then: the thread would keep the ends of its pipes.
+pub fn start_apart<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let (to, from) = channel();
+    let apart = move || {
+        // SAFETY: it takes no pointer. Others keep their descriptors, and this thread has all of them as well.
+        let outcome = match unsafe { libc::unshare(libc::CLONE_FILES) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        let _ = to.send(outcome);
+        work()
+    };
+    let thread =
+        std::thread::Builder::new().name(name.into()).spawn(apart).context("cannot start a thread")?;
+    let outcome = from.recv().context("a thread has ended")?;
+    outcome.context("a thread cannot have file descriptors of its own")?;
+    Ok(thread)
 }
 
 /// What threads return that end in time. The others are left behind: nobody can end a call of theirs.
@@ -245,6 +270,27 @@ mod tests {
         fs::create_dir(dir.join("w0")).unwrap();
         let diary = Arc::new(Diary::make(&dir.join("ledger")).unwrap());
         Worker::new(0, Dirs([dir.to_owned(), dir.to_owned()]), Arc::new(Calls::new(diary, 1)))
+    }
+
+    #[test]
+    fn what_the_load_has_open_is_inherited_by_no_program_that_the_drill_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("open");
+        let opened = |path: &Path| {
+            let open = fs::read_dir("/proc/thread-self/fd").unwrap();
+            open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok()).any(|link| link == path)
+        };
+        let ((to, from), (end, ended)) = (channel(), channel::<()>());
+        let own = path.clone();
+        let thread = start_apart("test", move || {
+            let _file = File::create(&own).unwrap();
+            to.send(opened(&own)).unwrap();
+            let _ = ended.recv();
+        });
+        assert!(from.recv().unwrap());
+        assert!(!opened(&path), "a program that was run now would have it");
+        drop(end);
+        thread.unwrap().join().unwrap();
     }
 
     #[test]

@@ -26,6 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the copies.
@@ -272,7 +273,7 @@ impl Drill {
         outcome.full_after = self.wait_until_full(right_since, SETTLED);
         self.pause(self.calm());
         outcome.is_stopped = self.is_told_to_stop.load(Relaxed);
-        outcome.worst = watch.worst();
+        outcome.worst = watch.end();
         let workers = load.stop(self.limits.redundant_within);
         if workers.len() < self.count {
             (outcome.unfinished, outcome.unfinished_for) = self.calls.under_way();
@@ -443,11 +444,12 @@ fn tell(entry: &Entry) {
 pub struct Watch {
     is_over: Arc<AtomicBool>,
     worst: Arc<Mutex<Redundancy>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
     pub fn start(place: &Place) -> Result<Watch> {
-        let watch = Watch { is_over: Arc::default(), worst: Arc::default() };
+        let mut watch = Watch { is_over: Arc::default(), worst: Arc::default(), thread: None };
         let (is_over, worst, asker) = (watch.is_over.clone(), watch.worst.clone(), place.asker.clone());
         let look = move || {
             while !is_over.load(Relaxed) {
@@ -458,20 +460,24 @@ impl Watch {
                 std::thread::sleep(LOOK_EVERY);
             }
         };
-        std::thread::Builder::new()
-            .name("ashlar-watch".into())
-            .spawn(look)
-            .context("cannot start a thread")?;
+        let thread = std::thread::Builder::new().name("ashlar-watch".into()).spawn(look);
+        watch.thread = Some(thread.context("cannot start a thread")?);
         Ok(watch)
     }
 
-    pub fn worst(&self) -> Redundancy {
-        *self.worst.lock()
+    /// The worst that was seen. It looks no more then, and runs nothing.
+    pub fn end(self) -> Redundancy {
+        let worst = self.worst.clone();
+        drop(self);
+        let worst = *worst.lock();
+        worst
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
+        // For as long as its last look may take.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -165,7 +165,7 @@ impl Thrash {
         self.drill.calls.mark(&name, "was put right");
         outcome.full_after = self.drill.wait_until_full(Instant::now(), SETTLED);
         self.drill.pause(CALM);
-        outcome.worst = watch.worst();
+        outcome.worst = watch.end();
         let workers = load.stop(self.drill.limits.redundant_within);
         if workers.len() < self.drill.count {
             (outcome.unfinished, outcome.unfinished_for) = self.drill.calls.under_way();

@@ -2,9 +2,9 @@
 
 use super::call::{Told, difference};
 use super::ledger::content;
-use super::load::{Dirs, Worker, ended_of, read};
+use super::load::{Dirs, Worker, ended_of, read, start_apart};
 use crate::terminal::shown;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -30,14 +30,13 @@ pub fn verify(
 ) -> Result<(Vec<Worker>, Verified)> {
     let look = |mut worker: Worker| {
         let dirs = dirs.clone();
-        let look = move || {
+        start_apart("ashlar-verify", move || {
             let found = of(&mut worker, &dirs);
             (worker, found)
-        };
-        std::thread::Builder::new().name("ashlar-verify".into()).spawn(look)
+        })
     };
-    let threads: std::io::Result<Vec<_>> = workers.into_iter().map(look).collect();
-    let ended = ended_of(threads.context("cannot start a thread")?, patience);
+    let threads: Result<Vec<_>> = workers.into_iter().map(look).collect();
+    let ended = ended_of(threads?, patience);
     let mut all = Verified { not_looked_at: expected.saturating_sub(ended.len()), ..Verified::default() };
     let mut workers = Vec::new();
     for (worker, found) in ended {
