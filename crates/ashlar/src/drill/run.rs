@@ -467,10 +467,10 @@ impl Watch {
 
     /// The worst that was seen. It looks no more then, and runs nothing.
     pub fn end(self) -> Redundancy {
-        let worst = self.worst.clone();
+        let worst = Arc::clone(&self.worst);
         drop(self);
-        let worst = *worst.lock();
-        worst
+        // Nobody else has it any more.
+        Arc::into_inner(worst).map(Mutex::into_inner).unwrap_or_default()
     }
 }
 
