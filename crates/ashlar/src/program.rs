@@ -31,7 +31,7 @@ pub fn ended_within(child: &mut Child, wait: Duration) -> Result<Option<bool>> {
 /// Runs a program to its end, for so long at the most; tells what it has printed. `shown` is how people know it.
 ///
 /// # Errors
-/// When it cannot be run, when it fails, with what it says of it, and when it has not ended in time: it is killed then, and not waited for, since one that waits for a disk does not end by it.
+/// When it cannot be run, when it fails, with what it says of it, when what it has printed does not end with it, and when it has not ended in time: it is killed then, and not waited for, since one that waits for a disk does not end by it.
 pub fn run_within(command: &mut Command, shown: &str, wait: Duration) -> Result<String> {
     let mut child = command
         .stdout(Stdio::piped())
@@ -44,12 +44,14 @@ pub fn run_within(command: &mut Command, shown: &str, wait: Duration) -> Result<
         let _ = ended_within(&mut child, LOOK_EVERY);
         bail!("{shown} has not ended after {} s", wait.as_secs());
     };
-    let [printed, said] = [printed, said].map(|text| text.recv_timeout(READ_MAX).unwrap_or_default());
+    let printed = printed.recv_timeout(READ_MAX);
     if !is_good {
+        let said = said.recv_timeout(READ_MAX).unwrap_or_default();
         // What is wrong may be what it was to print.
+        let printed = printed.unwrap_or_default();
         bail!("{}", format!("{shown} failed: {} {}", said.trim(), printed.trim()).trim_end());
     }
-    Ok(printed)
+    printed.with_context(|| format!("{shown} has ended, and another program holds what it has printed"))
 }
 
 /// Reads a stream to its end, on a thread: a program waits for whoever does not read.
@@ -79,6 +81,12 @@ mod tests {
         assert_eq!(sh("head -c 300000 /dev/zero | tr '\\0' x; echo also >&2", long).unwrap().len(), 300_000);
         let failed = sh("echo printed; echo said >&2; exit 3", long).unwrap_err().to_string();
         assert_eq!(failed, "`sh` failed: said printed");
+    }
+
+    #[test]
+    fn what_another_program_holds_back_is_not_taken_for_nothing() {
+        let held = sh("echo printed; sleep 12 2>&- &", Duration::from_secs(20)).unwrap_err().to_string();
+        assert_eq!(held, "`sh` has ended, and another program holds what it has printed");
     }
 
     #[test]
