@@ -89,7 +89,7 @@ impl MetaService {
         let (give_up, mut compared) = (self.env.clock.monotonic() + patience, Vec::new());
         let mut is_short = false;
         for target in self.online_targets() {
-            // Who waits for a target that has lost nothing is not to wait for the next one as well: it may be for the same reason.
+            // A start that has lost nothing, and has waited for one target, does not wait for the next: that may be for the same reason.
             if is_short && !has_lost && self.env.clock.monotonic() >= give_up {
                 continue;
             }
