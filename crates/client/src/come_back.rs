@@ -30,7 +30,9 @@ impl Client {
             return;
         }
         tracing::warn!(session = %ended, "the metadata server has ended this session; opening another one");
+        // ORDER: before locks are taken for lost. What is granted in this session from now on is asked for again, and not noted.
         self.era.fetch_add(1, SeqCst);
+        self.lock_starts.note_session_ended();
         for file in self.files.all() {
             let mut state = file.state.lock();
             state.end_session(ended);

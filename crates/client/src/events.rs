@@ -372,7 +372,7 @@ impl Client {
         match event {
             // They have lines of their own.
             SessionEvent::Recall(_) => {}
-            SessionEvent::LockDone { ticket, outcome } => self.lock_waits.finish(ticket, outcome),
+            SessionEvent::LockDone { ticket, outcome } => self.end_lock_wait(ticket, outcome),
             SessionEvent::Reclaim { server, incarnation } => self.begin_reclaiming(server, incarnation),
             SessionEvent::Expired => self.expire(),
             SessionEvent::Evicted { session } if self.comes_back => self.come_back(session),

@@ -103,13 +103,18 @@ impl Client {
 
     /// Has the service take or drop a lock, and notes it.
     fn lock_now(&self, request: LockRequest, through: DescriptionId) -> Result<(), Errno> {
-        // LIMIT: a turn per start of the service.
+        // LIMIT: a turn per start of the service, and per session.
         loop {
             let before = self.era();
             self.call_done(&Who::system(), MetaRequest::Lock { request, through })?;
-            self.held_locks.note(&request, through);
             // What was told of by a service that has ended, after the next one was told what this client has, only that one knows.
-            if self.era() == before {
+            let is_done = if request.kind == LockKind::Unlock {
+                self.held_locks.note(&request, through);
+                self.era() == before
+            } else {
+                self.held_locks.note_while(&request, through, || self.era() == before)
+            };
+            if is_done {
                 return Ok(());
             }
         }
@@ -143,12 +148,11 @@ impl Client {
     ) {
         let request = self.owned(handle, request);
         note_lock(handle, &request);
-        let (locks, through, anew) = (self.held_locks.clone(), Arc::clone(handle), self.asks_anew());
+        let (through, anew) = (Arc::clone(handle), self.asks_anew());
         let answer: Box<dyn FnOnce(Result<(), Errno>) + Send> = Box::new(move |outcome| {
             // Once more: a close of another descriptor of the process meanwhile had nothing to drop, and made its owner forgotten.
             if outcome.is_ok() {
                 note_lock(&through, &request);
-                locks.note(&request, DescriptionId(through.number));
                 if let Some(anew) = &anew {
                     anew.about(&through.file);
                 }
@@ -164,7 +168,7 @@ impl Client {
 
     /// Asks the service for a lock that may be waited for.
     fn ask_to_wait(&self, ticket: u64, request: LockRequest, through: DescriptionId) {
-        // LIMIT: a turn per start of the service.
+        // LIMIT: a turn per start of the service, and per session.
         loop {
             let before = self.lock_time(request.inode);
             let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
@@ -181,16 +185,44 @@ impl Client {
                 self.lock_waits.finish(ticket, Err(Errno::EINTR));
                 return;
             }
-            // What a service said that has ended does not count.
-            if self.is_still(&before, request.inode) || matches!(outcome, Some(Err(_))) {
-                if let Some(outcome) = outcome {
-                    self.lock_waits.finish(ticket, outcome);
+            // What a service said that has ended does not count, nor what was said in a session that has.
+            let is_still = || self.is_still(&before, request.inode);
+            let is_over = match outcome {
+                Some(Ok(())) => self.grant_lock(ticket, is_still),
+                Some(Err(errno)) => {
+                    self.lock_waits.finish(ticket, Err(errno));
+                    true
                 }
+                None => is_still() || !self.lock_waits.claim(ticket),
+            };
+            if is_over {
                 return;
             }
-            if outcome.is_none() && !self.lock_waits.claim(ticket) {
-                return;
+        }
+    }
+
+    /// Ends a wait: the lock is held. Unless that does not count any more, when it has to be asked for anew; false then.
+    fn grant_lock(&self, ticket: u64, counts: impl FnOnce() -> bool) -> bool {
+        let granted = {
+            let mut all = self.lock_waits.waiting.lock();
+            let Some(waiting) = all.get(&ticket) else { return true };
+            if !self.held_locks.note_while(&waiting.request, waiting.through, counts) {
+                return false;
             }
+            all.remove(&ticket)
+        };
+        if let Some(granted) = granted {
+            (granted.answer)(Ok(()));
+        }
+        true
+    }
+
+    /// The service says that a wait is over.
+    pub(crate) fn end_lock_wait(&self, ticket: u64, outcome: Result<(), Errno>) {
+        match outcome {
+            // ORDER: heard before the end of the session it was said in, and before a start of who said it: whoever takes or tells what is held comes later.
+            Ok(()) => drop(self.grant_lock(ticket, || true)),
+            Err(errno) => self.lock_waits.finish(ticket, Err(errno)),
         }
     }
 

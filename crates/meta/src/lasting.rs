@@ -227,13 +227,9 @@ impl MetaService {
                 let files = files.iter().map(|file| self.reclaim_file(session, file)).collect();
                 Ok(MetaReply::Reclaimed { files })
             }
-            Reclaim::Locks(locks) if !self.awaited.has(session) => {
-                tracing::warn!(%session, count = locks.len(), "locks of a session that is not awaited");
-                Ok(MetaReply::Done)
-            }
             Reclaim::Locks(locks) => {
                 let _inside = self.enter_homes(locks.iter().map(|(request, _)| request.inode))?;
-                self.reclaim_locks(session, &locks);
+                self.reclaim_locks(session, &locks)?;
                 Ok(MetaReply::Done)
             }
             Reclaim::Done => {
@@ -345,9 +341,17 @@ impl MetaService {
         held
     }
 
-    fn reclaim_locks(&self, session: SessionId, locks: &[(LockRequest, DescriptionId)]) {
+    fn reclaim_locks(&self, session: SessionId, locks: &[(LockRequest, DescriptionId)]) -> Result<(), Errno> {
         let mut grants = Vec::new();
         let mut table = self.locks.lock();
+        // ORDER: asked under the lock of the table, as of any lock: nobody drops what a session gets after its locks were dropped.
+        if !self.sessions.has(session) {
+            return Err(Errno::ENOTCONN);
+        }
+        if !self.awaited.has(session) {
+            tracing::warn!(%session, count = locks.len(), "locks of a session that is not awaited");
+            return Ok(());
+        }
         for (request, through) in locks {
             let from = LockFrom { session, through: *through };
             // Nobody else can have it: it was held, and nothing was given to anybody since. The bounds are those it was taken under.
@@ -357,6 +361,7 @@ impl MetaService {
         }
         drop(table);
         self.announce_locks(grants);
+        Ok(())
     }
 
     /// Forgets that a session was to outlive the service; tells whether it was awaited, and so may have written what it has told nobody of.

@@ -14,26 +14,30 @@ pub(crate) type Held = (LockRequest, DescriptionId);
 #[derive(Default)]
 pub(crate) struct HeldLocks {
     // LIMIT: the service bounds what is held (ENOLCK).
-    of: Mutex<FxHashMap<(InodeId, LockOwner, bool), Vec<Held>>>,
+    of: Mutex<ByOwner>,
 }
+
+type ByOwner = FxHashMap<(InodeId, LockOwner, bool), Vec<Held>>;
 
 impl HeldLocks {
     /// The service has done what `request` says.
     pub(crate) fn note(&self, request: &LockRequest, through: DescriptionId) {
-        let key = (request.inode, request.owner, request.is_flock);
+        note(&mut self.of.lock(), request, through);
+    }
+
+    /// The service has granted `request`; noted if that still counts when whoever takes or tells what is noted waits for this. Whether it is.
+    pub(crate) fn note_while(
+        &self,
+        request: &LockRequest,
+        through: DescriptionId,
+        counts: impl FnOnce() -> bool,
+    ) -> bool {
         let mut all = self.of.lock();
-        let held = all.entry(key).or_default();
-        if request.is_flock {
-            held.clear();
-        } else {
-            *held = held.iter().flat_map(|lock| outside(lock, request.range)).collect();
+        let does_count = counts();
+        if does_count {
+            note(&mut all, request, through);
         }
-        if request.kind != LockKind::Unlock {
-            add(held, (*request, through));
-        }
-        if held.is_empty() {
-            all.remove(&key);
-        }
+        does_count
     }
 
     /// The locks of `owner` on `inode` have been dropped: all, or those taken through one description.
@@ -60,6 +64,22 @@ impl HeldLocks {
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Held> {
         self.of.lock().values().flatten().copied().collect()
+    }
+}
+
+fn note(all: &mut ByOwner, request: &LockRequest, through: DescriptionId) {
+    let key = (request.inode, request.owner, request.is_flock);
+    let held = all.entry(key).or_default();
+    if request.is_flock {
+        held.clear();
+    } else {
+        *held = held.iter().flat_map(|lock| outside(lock, request.range)).collect();
+    }
+    if request.kind != LockKind::Unlock {
+        add(held, (*request, through));
+    }
+    if held.is_empty() {
+        all.remove(&key);
     }
 }
 
@@ -128,6 +148,14 @@ mod tests {
         assert_eq!(shown(&held), [(Write, 0, 99)], "pieces that are alike are one");
         held.note(&range(Unlock, 0, u64::MAX >> 1), one);
         assert!(held.all().is_empty());
+    }
+
+    #[test]
+    fn what_does_not_count_any_more_is_not_held() {
+        let (held, one) = (HeldLocks::default(), DescriptionId(1));
+        assert!(held.note_while(&range(LockKind::Read, 0, 9), one, || true));
+        assert!(!held.note_while(&range(LockKind::Write, 0, 99), one, || false));
+        assert_eq!(shown(&held), [(LockKind::Read, 0, 9)]);
     }
 
     #[test]

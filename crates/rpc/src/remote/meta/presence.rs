@@ -28,13 +28,16 @@ pub(super) struct Shared {
     pub id: SessionId,
     pub events: Arc<dyn SessionEvents>,
     pub is_ended: AtomicBool,
+    /// Held while anything is told: nothing that a server says comes after the end of the session.
+    telling: Mutex<()>,
     /// Whether nothing is heard of servers for now; held while something is passed on that was.
     is_deaf: Mutex<bool>,
 }
 
 impl Shared {
     pub fn new(id: SessionId, events: Arc<dyn SessionEvents>) -> Shared {
-        Shared { id, events, is_ended: AtomicBool::new(false), is_deaf: Mutex::new(false) }
+        let (is_ended, telling, is_deaf) = (AtomicBool::new(false), Mutex::new(()), Mutex::new(false));
+        Shared { id, events, is_ended, telling, is_deaf }
     }
 
     /// From now on nothing that servers say unasked is passed on, or is again. They say it once more then, to whoever listens.
@@ -44,8 +47,21 @@ impl Shared {
 
     /// A server does not know the session any more: it is over everywhere.
     pub fn lost(&self) {
+        let _telling = self.telling.lock();
         if !self.is_ended.swap(true, SeqCst) {
             self.events.deliver(SessionEvent::Evicted { session: self.id });
+        }
+    }
+
+    /// Tells of something that a server has said, unless the session has ended: another one may have begun.
+    fn tell(&self, event: SessionEvent) {
+        // ORDER: no call begins in a session of which the end is told.
+        if let SessionEvent::Evicted { .. } = event {
+            return self.lost();
+        }
+        let _telling = self.telling.lock();
+        if !self.is_ended.load(SeqCst) {
+            self.events.deliver(event);
         }
     }
 }
@@ -207,7 +223,7 @@ impl Presence {
         if let SessionEvent::Recall(recall) = &event {
             self.recalls.lock().push((recall.id, recall.inode));
         }
-        self.shared.events.deliver(event);
+        self.shared.tell(event);
     }
 
     /// Tells the session, once, that the server has been started anew; when it has the map of that start. By an older one it would not tell what it has in shards
@@ -227,7 +243,7 @@ impl Presence {
             reclaiming.told = incarnation;
             tracing::info!(session = %self.shared.id, server = %self.server, "the metadata server was started anew; telling it what this session has");
             self.recalls.lock().clear();
-            self.shared.events.deliver(SessionEvent::Reclaim { server: self.server, incarnation });
+            self.shared.tell(SessionEvent::Reclaim { server: self.server, incarnation });
         }
     }
 
@@ -304,7 +320,7 @@ impl Presence {
             if !term.has_expired && term.left().is_zero() && !is_idle {
                 term.has_expired = true;
                 tracing::warn!(session = %self.shared.id, server = %self.server, "the metadata server has not been reached for {LEASE_TERM:?}: nothing is cached any more");
-                self.shared.events.deliver(SessionEvent::Expired);
+                self.shared.tell(SessionEvent::Expired);
             }
         }
     }
@@ -326,5 +342,36 @@ struct Term {
 impl Term {
     fn left(&self) -> Duration {
         LEASE_TERM.saturating_sub(since_boot().saturating_sub(self.renewed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<SessionEvent>>);
+
+    impl SessionEvents for Told {
+        fn deliver(&self, event: SessionEvent) {
+            self.0.lock().push(event);
+        }
+        fn is_busy(&self, _: InodeId) -> bool {
+            false
+        }
+    }
+
+    /// A lock that one server grants while another one has ended the session would be taken for one of the next session.
+    #[test]
+    fn nothing_is_told_of_a_session_after_its_end_and_no_call_begins_in_it() {
+        let (told, id) = (Arc::new(Told::default()), SessionId(7));
+        let shared = Shared::new(id, told.clone());
+        let lock_done = || SessionEvent::LockDone { ticket: 1, outcome: Ok(()) };
+        shared.tell(lock_done());
+        shared.tell(SessionEvent::Evicted { session: id });
+        assert!(shared.is_ended.load(SeqCst));
+        shared.tell(lock_done());
+        shared.lost();
+        assert_eq!(*told.0.lock(), [lock_done(), SessionEvent::Evicted { session: id }]);
     }
 }
