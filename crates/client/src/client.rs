@@ -246,13 +246,19 @@ impl Client {
         self.end_closes();
         let synced = self.sync();
         self.queue.close();
-        self.meta.close_session(self.session());
+        let closed = self.session();
+        self.meta.close_session(closed);
         // One by one: a thread that is at its last event may start another one.
         while let Some(thread) = self.take_event_thread() {
             if !thread.is_current() {
                 // The queue is closed, so the thread ends after the event it is at; a panic there was logged where it happened.
                 thread.join();
             }
+        }
+        // One of them may have been about to go on in another session.
+        let last = self.session();
+        if last != closed {
+            self.meta.close_session(last);
         }
         drained.and(reported).and(synced)
     }

@@ -63,7 +63,7 @@ impl Client {
         self.session_changed.notify_all();
         self.drop_attributes();
         self.drop_pages_later();
-        self.ask_again_later(None);
+        self.ask_again_for_locks();
         tracing::info!(session = %grant.session, "going on in another session");
     }
 

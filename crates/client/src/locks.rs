@@ -9,81 +9,17 @@
 
 mod held;
 mod starts;
+mod wait;
 
 pub(crate) use held::HeldLocks;
 pub(crate) use starts::LockStarts;
+pub(crate) use wait::LockWaits;
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::Handle;
 use ashlar_types::message::{LockKind, LockRange, LockRequest, MetaReply, MetaRequest};
-use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner, NodeId};
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
-
-/// Lock calls that wait, by ticket.
-#[derive(Default)]
-pub(crate) struct LockWaits {
-    // LIMIT: the service bounds waiting locks (ENOLCK).
-    waiting: Mutex<FxHashMap<u64, Waiting>>,
-}
-
-struct Waiting {
-    answer: Answer,
-    request: LockRequest,
-    through: DescriptionId,
-    /// Whether the service has said that it waits; of the others somebody is asking just now.
-    is_queued: bool,
-    /// Whether it is to end without the lock.
-    is_cancelled: bool,
-}
-
-impl LockWaits {
-    pub(crate) fn finish(&self, ticket: u64, outcome: Result<(), Errno>) {
-        let waiting = self.waiting.lock().remove(&ticket);
-        if let Some(waiting) = waiting {
-            (waiting.answer)(outcome);
-        }
-    }
-
-    /// Notes that the service has queued a request; false if nobody waits for it any more.
-    fn is_queued(&self, ticket: u64) -> bool {
-        let mut all = self.waiting.lock();
-        let waiting = all.get_mut(&ticket).filter(|waiting| !waiting.is_cancelled);
-        waiting.map(|waiting| waiting.is_queued = true).is_some()
-    }
-
-    /// Has whoever calls this ask for a lock that is queued once more; false if it has been granted, or somebody else asks.
-    fn claim(&self, ticket: u64) -> bool {
-        let mut all = self.waiting.lock();
-        let queued = all.get_mut(&ticket).filter(|waiting| waiting.is_queued);
-        queued.map(|waiting| waiting.is_queued = false).is_some()
-    }
-
-    /// The servers, as `server_of` says, at which locks are queued.
-    pub(crate) fn servers(&self, server_of: impl Fn(InodeId) -> NodeId) -> BTreeSet<NodeId> {
-        let all = self.waiting.lock();
-        all.values()
-            .filter(|waiting| waiting.is_queued)
-            .map(|waiting| server_of(waiting.request.inode))
-            .collect()
-    }
-
-    /// All of them: ticket, request, and through which description.
-    pub(crate) fn all(&self) -> Vec<(u64, LockRequest, DescriptionId)> {
-        let all = self.waiting.lock();
-        all.iter().map(|(ticket, waiting)| (*ticket, waiting.request, waiting.through)).collect()
-    }
-
-    pub(crate) fn fail_all(&self) {
-        let all: Vec<Answer> = self.waiting.lock().drain().map(|(_, waiting)| waiting.answer).collect();
-        all.into_iter().for_each(|answer| answer(Err(Errno::EIO)));
-    }
-}
+use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner};
 
 impl Client {
     /// Takes or drops a lock without waiting (`F_SETLK`, `LOCK_NB`).
@@ -106,16 +42,22 @@ impl Client {
         // LIMIT: a turn per start of the service, and per session.
         loop {
             let before = self.era();
-            self.call_done(&Who::system(), MetaRequest::Lock { request, through })?;
+            let outcome = self.call_done(&Who::system(), MetaRequest::Lock { request, through });
             // What was told of by a service that has ended, after the next one was told what this client has, only that one knows.
-            let is_done = if request.kind == LockKind::Unlock {
-                self.held_locks.note(&request, through);
-                self.era() == before
-            } else {
-                self.held_locks.note_while(&request, through, || self.era() == before)
+            let is_done = match outcome {
+                Ok(()) if request.kind == LockKind::Unlock => {
+                    self.held_locks.note(&request, through);
+                    self.era() == before
+                }
+                Ok(()) => self.held_locks.note_while(&request, through, || self.era() == before),
+                Err(Errno::EAGAIN | Errno::ENOLCK) => {
+                    self.held_locks.note_refused(&request);
+                    self.era() == before
+                }
+                Err(_) => true,
             };
             if is_done {
-                return Ok(());
+                return outcome;
             }
         }
     }
@@ -135,129 +77,6 @@ impl Client {
             if outcome.is_err() || self.era() == before {
                 return outcome;
             }
-        }
-    }
-
-    /// Takes a lock, waiting for it (`F_SETLKW`). `answer` is called exactly once when the wait is over, perhaps before this returns.
-    pub fn lock_wait_deferred(
-        &self,
-        handle: &Arc<Handle>,
-        request: LockRequest,
-        ticket: u64,
-        answer: Box<dyn FnOnce(Result<(), Errno>) + Send>,
-    ) {
-        let request = self.owned(handle, request);
-        note_lock(handle, &request);
-        let (through, anew) = (Arc::clone(handle), self.asks_anew());
-        let answer: Box<dyn FnOnce(Result<(), Errno>) + Send> = Box::new(move |outcome| {
-            // Once more: a close of another descriptor of the process meanwhile had nothing to drop, and made its owner forgotten.
-            if outcome.is_ok() {
-                note_lock(&through, &request);
-                if let Some(anew) = &anew {
-                    anew.about(&through.file);
-                }
-            }
-            answer(outcome);
-        });
-        // ORDER: the waiter is known before the service can announce the lock.
-        let through = DescriptionId(handle.number);
-        let waiting = Waiting { answer, request, through, is_queued: false, is_cancelled: false };
-        self.lock_waits.waiting.lock().insert(ticket, waiting);
-        self.ask_to_wait(ticket, request, through);
-    }
-
-    /// Asks the service for a lock that may be waited for.
-    fn ask_to_wait(&self, ticket: u64, request: LockRequest, through: DescriptionId) {
-        // LIMIT: a turn per start of the service, and per session.
-        loop {
-            let before = self.lock_time(request.inode);
-            let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
-            let outcome = match reply {
-                Ok(MetaReply::LockQueued) => None,
-                Ok(MetaReply::Done) => Some(Ok(())),
-                Ok(other) => Some(Err(unexpected(&other))),
-                Err(errno) => Some(Err(errno)),
-            };
-            if outcome.is_none() && !self.lock_waits.is_queued(ticket) {
-                // It was interrupted before the service knew of it. Nobody waits for the announcement, should there be one.
-                let cancel = MetaRequest::LockCancel { inode: request.inode, ticket };
-                let _ = self.call_done(&Who::system(), cancel);
-                self.lock_waits.finish(ticket, Err(Errno::EINTR));
-                return;
-            }
-            // What a service said that has ended does not count, nor what was said in a session that has.
-            let is_still = || self.is_still(&before, request.inode);
-            let is_over = match outcome {
-                Some(Ok(())) => self.grant_lock(ticket, is_still),
-                Some(Err(errno)) => {
-                    self.lock_waits.finish(ticket, Err(errno));
-                    true
-                }
-                None => is_still() || !self.lock_waits.claim(ticket),
-            };
-            if is_over {
-                return;
-            }
-        }
-    }
-
-    /// Ends a wait: the lock is held. Unless that does not count any more, when it has to be asked for anew; false then.
-    fn grant_lock(&self, ticket: u64, counts: impl FnOnce() -> bool) -> bool {
-        let granted = {
-            let mut all = self.lock_waits.waiting.lock();
-            let Some(waiting) = all.get(&ticket) else { return true };
-            if !self.held_locks.note_while(&waiting.request, waiting.through, counts) {
-                return false;
-            }
-            all.remove(&ticket)
-        };
-        if let Some(granted) = granted {
-            (granted.answer)(Ok(()));
-        }
-        true
-    }
-
-    /// The service says that a wait is over.
-    pub(crate) fn end_lock_wait(&self, ticket: u64, outcome: Result<(), Errno>) {
-        match outcome {
-            // ORDER: heard before the end of the session it was said in, and before a start of who said it: whoever takes or tells what is held comes later.
-            Ok(()) => drop(self.grant_lock(ticket, || true)),
-            Err(errno) => self.lock_waits.finish(ticket, Err(errno)),
-        }
-    }
-
-    /// Asks `server`, which was started anew, or knows nothing of this session yet, for the locks that are waited for.
-    pub(crate) fn ask_again_for_locks(&self, server: NodeId) {
-        let queued: Vec<_> = {
-            let waiting = self.lock_waits.waiting.lock();
-            let all = waiting
-                .iter()
-                .filter(|(_, waiting)| waiting.is_queued && self.server_of(waiting.request.inode) == server);
-            all.map(|(ticket, waiting)| (*ticket, waiting.request, waiting.through)).collect()
-        };
-        for (ticket, request, through) in queued {
-            // ORDER: just before. Once granted, and perhaps given back, it would be granted to nobody.
-            if self.lock_waits.claim(ticket) {
-                self.ask_to_wait(ticket, request, through);
-            }
-        }
-    }
-
-    /// Ends a wait early, as a signal does: the answer is `EINTR` unless the lock was granted before.
-    pub fn lock_cancel(&self, ticket: u64) {
-        let inode = match self.lock_waits.waiting.lock().get_mut(&ticket) {
-            Some(waiting) => {
-                waiting.is_cancelled = true;
-                waiting.request.inode
-            }
-            None => return,
-        };
-        let before = self.lock_time(inode);
-        // The service answers a cancelled wait itself; if the call fails the session is gone and so is the lock.
-        let outcome = self.call_done(&Who::system(), MetaRequest::LockCancel { inode, ticket });
-        // A service that was started meanwhile knows of no wait, and announces nothing.
-        if outcome.is_ok() || !self.is_still(&before, inode) {
-            self.lock_waits.finish(ticket, Err(Errno::EINTR));
         }
     }
 

@@ -12,6 +12,7 @@ use ashlar_types::message::{
     LeaseSet, MetaReply, MetaRequest, Recall, Reclaim, Reclaimed, ReclaimedFile, SessionEvent,
 };
 use ashlar_types::{Errno, InodeId, NodeId, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -54,9 +55,13 @@ impl Client {
         // ORDER: before anything is looked at. Whoever notes something later sees that it may not have been told.
         self.era.fetch_add(1, SeqCst);
         self.lock_starts.note(server);
+        // What it had may have gone to another one when it has been told.
+        let queued = self.lock_waits_at(server);
         match self.tell_everything(session, server, incarnation) {
             Ok(lost) => {
-                self.ask_again_later(Some(server));
+                let mut queued: BTreeSet<u64> = queued.into_iter().collect();
+                queued.extend(self.lock_waits_at(server));
+                self.ask_again_later(queued.into_iter().collect());
                 lost.into_iter().for_each(|inode| self.drop_lost(inode));
             }
             // It was started once more, and this begins anew; or the session has ended, and the next one is told by whoever opens it.
@@ -67,17 +72,19 @@ impl Client {
         }
     }
 
-    /// Asks for locks that are waited for, at `server` or at all, in a thread for each: an answer may wait for what this one is to hear of, and one server for another.
-    pub(crate) fn ask_again_later(self: &Arc<Client>, server: Option<NodeId>) {
-        let waited_for = self.lock_waits.servers(|inode| self.server_of(inode));
-        for server in waited_for.into_iter().filter(|waited| server.is_none_or(|only| only == *waited)) {
-            let client = self.clone();
-            let ask = Box::new(move || client.ask_again_for_locks(server));
-            if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
-                tracing::error!("no thread can be started; locks that are waited for end");
-                self.lock_waits.fail_all();
-            }
+    /// Locks that are queued at `server`.
+    fn lock_waits_at(&self, server: NodeId) -> Vec<u64> {
+        let queued = self.lock_waits.queued(|inode| self.server_of(inode) == server);
+        queued.into_iter().map(|(ticket, _)| ticket).collect()
+    }
+
+    /// Asks for all locks that are queued once more, one server's apart from another's: one that is away holds up its own.
+    pub(crate) fn ask_again_for_locks(self: &Arc<Client>) {
+        let mut by_server: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
+        for (ticket, inode) in self.lock_waits.queued(|_| true) {
+            by_server.entry(self.server_of(inode)).or_default().push(ticket);
         }
+        by_server.into_values().for_each(|tickets| self.ask_again_later(tickets));
     }
 
     /// Tells of all files and locks; the files of which cached content is not good any more.

@@ -312,6 +312,13 @@ fn chain_of(map: &ClusterMap, pool: PoolId, target: TargetId, turn: u64) -> Opti
     (count > 0).then(|| chains[(turn % count) as usize])
 }
 
+/// Leaves of `all` those that are better, if there are such.
+fn prefer<T>(all: &mut Vec<T>, is_better: impl Fn(&T) -> bool) {
+    if all.iter().any(&is_better) {
+        all.retain(is_better);
+    }
+}
+
 /// The chains of a pool with so many copies that new files are to use, by the target in front: if there are such, those whose targets can all take something; and of these, those that lack no
 /// copy. A target that is just back is in front of none.
 fn chains_by_head(
@@ -323,11 +330,8 @@ fn chains_by_head(
     let mut chains: Vec<&Chain> = map.chains_of(pool, copies).collect();
     let can_take = |chain: &&Chain| chain.targets.iter().all(|target| usable.contains(target));
     let is_whole = |chain: &&Chain| !chain.is_short();
-    for is_better in [&can_take as &dyn Fn(&&Chain) -> bool, &is_whole] {
-        if chains.iter().any(is_better) {
-            chains.retain(is_better);
-        }
-    }
+    prefer(&mut chains, can_take);
+    prefer(&mut chains, is_whole);
     let mut by_head: BTreeMap<TargetId, Vec<ChainId>> = BTreeMap::new();
     for chain in chains {
         let Some(head) = chain.targets.first() else { continue };
@@ -393,26 +397,20 @@ impl MetaService {
         policy.pin().is_none_or(is_known).then_some(()).ok_or(Errno::ENODEV)
     }
 
-    /// Targets of a pool that new files are to use. Those that are full come only where no other is left.
+    /// Targets of a pool that new files are to use. Those that are away, to be emptied or full come only where no other is left.
     fn usable_targets(&self, map: &ClusterMap, pool: PoolId) -> Vec<TargetId> {
         let mut targets: Vec<TargetId> = map
             .targets
             .iter()
             .filter(|target| target.pool == pool && target.state == TargetState::Online)
-            .filter(|target| self.has_answered(target.id))
             .map(|target| target.id)
             .collect();
-        // Those that are to be emptied get nothing new, unless there is no other.
-        let stays = |id: &TargetId| map.target(*id).is_some_and(|target| !target.is_draining);
-        if targets.iter().any(stays) {
-            targets.retain(stays);
-        }
+        // Where all are away whoever writes waits for one to be back: there may be room.
+        prefer(&mut targets, |id| self.has_answered(*id));
+        prefer(&mut targets, |id| map.target(*id).is_some_and(|target| !target.is_draining));
         self.placement.space.lock().retain_roomy(&mut targets);
         // What was lost with the end of a log may be there yet.
-        let is_compared = |id: &TargetId| !self.uncompared.has(*id);
-        if targets.iter().any(is_compared) {
-            targets.retain(is_compared);
-        }
+        prefer(&mut targets, |id| !self.uncompared.has(*id));
         targets
     }
 

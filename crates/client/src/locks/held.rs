@@ -25,6 +25,13 @@ impl HeldLocks {
         note(&mut self.of.lock(), request, through);
     }
 
+    /// The service has refused `request`, or has it wait. A flock that was to be converted has been dropped before (`flock(2)`); a range lock is what it was.
+    pub(crate) fn note_refused(&self, request: &LockRequest) {
+        if request.is_flock && request.kind != LockKind::Unlock {
+            self.release((request.inode, true), request.owner, None);
+        }
+    }
+
     /// The service has granted `request`; noted if that still counts when whoever takes or tells what is noted waits for this. Whether it is.
     pub(crate) fn note_while(
         &self,
@@ -148,6 +155,17 @@ mod tests {
         assert_eq!(shown(&held), [(Write, 0, 99)], "pieces that are alike are one");
         held.note(&range(Unlock, 0, u64::MAX >> 1), one);
         assert!(held.all().is_empty());
+    }
+
+    /// Told to a service that was started anew it would be in the way of who has it.
+    #[test]
+    fn a_flock_whose_conversion_was_refused_is_held_no_more() {
+        let held = HeldLocks::default();
+        held.note(&LockRequest { is_flock: true, ..range(LockKind::Read, 0, 0) }, DescriptionId(1));
+        held.note(&range(LockKind::Read, 0, 9), DescriptionId(1));
+        held.note_refused(&LockRequest { is_flock: true, ..range(LockKind::Write, 0, 0) });
+        held.note_refused(&range(LockKind::Write, 0, 9));
+        assert_eq!(shown(&held), [(LockKind::Read, 0, 9)], "a range lock that is refused changes nothing");
     }
 
     #[test]

@@ -26,6 +26,7 @@ impl LockStarts {
 }
 
 /// A time, by sessions and starts.
+#[derive(Clone)]
 pub(super) struct LockTime {
     session: SessionId,
     sessions_ended: u64,
@@ -50,5 +51,12 @@ impl Client {
         let is_same = self.session() == before.session
             && self.lock_starts.sessions_ended.load(SeqCst) == before.sessions_ended;
         is_same && [before.server, self.server_of(inode)].iter().all(is_as_before)
+    }
+
+    /// Whether the session of `before` has ended since and the next one has not begun.
+    pub(super) fn is_without_session(&self, before: &LockTime) -> bool {
+        // ORDER: in this order. The next one begins after the end of the last was noted.
+        let has_ended = self.lock_starts.sessions_ended.load(SeqCst) != before.sessions_ended;
+        has_ended && self.session() == before.session
     }
 }

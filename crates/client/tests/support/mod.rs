@@ -278,6 +278,17 @@ impl World {
         id
     }
 
+    /// Makes a pool `name` of the chain of `target`, which leaves the one it was in.
+    pub fn make_pool(&self, name: &str, target: TargetId) {
+        let mut map = ClusterMap::clone(&self.map.read());
+        let id = PoolId(map.pools.len() as u16);
+        map.pools.push(Pool { id, name: name.into() });
+        map.targets.iter_mut().filter(|found| found.id == target).for_each(|found| found.pool = id);
+        let is_of_it = |chain: &&mut Chain| chain.targets.as_slice() == [target];
+        map.chains.iter_mut().filter(is_of_it).for_each(|chain| chain.pool = id);
+        *self.map.write() = Arc::new(map);
+    }
+
     pub fn client(&self) -> Arc<Client> {
         self.client_over(self.meta.clone())
     }

@@ -231,7 +231,7 @@ impl MetaCalls for RemoteMeta {
         // What it has in a shard that has gone is to end where it is.
         session.presences().iter().for_each(|presence| session.follow(presence));
         // ORDER: before the services end it, or its end would be taken for an eviction.
-        session.shared.is_ended.store(true, SeqCst);
+        session.shared.end_quietly();
         let deadline = self.patience.deadline().min(Instant::now() + RENEW_MAX);
         let presences = session.presences();
         for presence in presences {

@@ -53,6 +53,12 @@ impl Shared {
         }
     }
 
+    /// It is over, and nobody is to hear of it, nor of anything else.
+    pub fn end_quietly(&self) {
+        let _telling = self.telling.lock();
+        self.is_ended.store(true, SeqCst);
+    }
+
     /// Tells of something that a server has said, unless the session has ended: another one may have begun.
     fn tell(&self, event: SessionEvent) {
         // ORDER: no call begins in a session of which the end is told.

@@ -71,7 +71,7 @@ impl RemoteMeta {
                 Ok(SessionGrant { session: id, lease_term: LEASE_TERM, server, incarnation })
             }
             Err(errno) => {
-                session.shared.is_ended.store(true, SeqCst);
+                session.shared.end_quietly();
                 Err(errno)
             }
         }

@@ -1,0 +1,232 @@
+//! Goal: a client takes no lock for held that others may have, and none is left at the service that nobody knows to hold: when a session ends while a lock is granted, when a wait is interrupted meanwhile, and when
+//! a flock is not converted. Method: answers, and the opening of the next session, are held up, and meanwhile another client takes the lock; a service that was started anew is told which locks there are.
+#![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
+
+mod support;
+
+use ashlar_client::{Client, Handle, OpenFlags, Who};
+use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
+use ashlar_types::message::{LockKind, LockRequest, MetaReply, MetaRequest, Reclaim, SessionEvent};
+use ashlar_types::{Errno, NodeId, SessionId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use support::{World, eventually, lock, lock_request, make};
+
+/// It has everything.
+const NODE: NodeId = NodeId(1);
+/// Time in which something would have happened that must not.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+/// Something that is held up.
+#[derive(Default)]
+struct Held {
+    is_held: AtomicBool,
+    waiting: AtomicU32,
+}
+
+impl Held {
+    fn pass(&self) {
+        self.waiting.fetch_add(1, SeqCst);
+        while self.is_held.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.waiting.fetch_sub(1, SeqCst);
+    }
+
+    fn await_one(&self) {
+        eventually(|| self.waiting.load(SeqCst) > 0);
+    }
+}
+
+/// Metadata whose answers to calls for locks, and openings of sessions, are held up.
+struct Late {
+    world: Arc<World>,
+    events: Mutex<Option<Arc<dyn SessionEvents>>>,
+    answers: Held,
+    openings: Held,
+    /// Calls for locks.
+    asked: AtomicU32,
+    /// How many locks it was told that the client has, when it was told everything.
+    told: Mutex<Option<usize>>,
+    telling: Mutex<usize>,
+}
+
+impl Late {
+    fn new(world: &Arc<World>) -> Arc<Late> {
+        let (events, answers, openings) = (Mutex::default(), Held::default(), Held::default());
+        let (asked, told, telling) = (AtomicU32::new(0), Mutex::default(), Mutex::default());
+        Arc::new(Late { world: world.clone(), events, answers, openings, asked, told, telling })
+    }
+
+    fn client(self: &Arc<Late>) -> Arc<Client> {
+        self.world.client_that_comes_back(self.clone(), self.world.storage.clone())
+    }
+
+    fn tell(&self, event: SessionEvent) {
+        let events = self.events.lock().clone().unwrap();
+        events.deliver(event);
+    }
+
+    /// Another client that has `file` open.
+    fn other(&self, file: &Handle) -> (Arc<Client>, Arc<Handle>) {
+        let other = self.world.client();
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let theirs = other.open(&Who::system(), file.file.inode, flags).unwrap().handle;
+        (other, theirs)
+    }
+
+    /// Ends the session of `client`, which has no other one until it may; which that was.
+    fn begin_to_end_session(&self, client: &Client) -> SessionId {
+        let ended = client.session();
+        self.openings.is_held.store(true, SeqCst);
+        self.close_session(ended);
+        self.tell(SessionEvent::Evicted { session: ended });
+        self.openings.await_one();
+        ended
+    }
+
+    fn begin_next_session(&self, client: &Client, ended: SessionId) {
+        self.openings.is_held.store(false, SeqCst);
+        eventually(|| client.session() != ended);
+    }
+
+    /// While an answer is held up, ends the session of `client`, and has somebody else take the lock before the answer comes and the next session begins; who that is.
+    fn end_session_under(&self, client: &Client, file: &Handle) -> (Arc<Client>, Arc<Handle>) {
+        self.answers.await_one();
+        let ended = self.begin_to_end_session(client);
+        let (other, theirs) = self.other(file);
+        lock(&other, &theirs, 1, false).unwrap();
+        self.answers.is_held.store(false, SeqCst);
+        eventually(|| self.asked.load(SeqCst) > 1);
+        self.begin_next_session(client, ended);
+        (other, theirs)
+    }
+
+    /// Starts the service anew, as far as `client` knows; how many locks it tells of.
+    fn start_anew(&self) -> usize {
+        *self.told.lock() = None;
+        self.tell(SessionEvent::Reclaim { server: NODE, incarnation: 0 });
+        eventually(|| self.told.lock().is_some());
+        self.told.lock().unwrap()
+    }
+}
+
+/// Has `client` wait for a lock; where the outcome comes.
+fn wait_for(client: &Client, file: &Arc<Handle>, request: LockRequest) -> Receiver<Result<(), Errno>> {
+    let (answer, answered) = channel();
+    client.lock_wait_deferred(file, request, 1, Box::new(move |outcome| answer.send(outcome).unwrap()));
+    answered
+}
+
+impl MetaCalls for Late {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        self.openings.pass();
+        *self.events.lock() = Some(events.clone());
+        self.world.meta.open_session(events)
+    }
+    fn close_session(&self, session: SessionId) {
+        self.world.meta.close_session(session);
+    }
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        let is_of_lock = matches!(request, MetaRequest::Lock { .. } | MetaRequest::LockWait { .. });
+        self.asked.fetch_add(u32::from(is_of_lock), SeqCst);
+        match &request {
+            MetaRequest::Reclaim { part: Reclaim::Locks(locks), .. } => *self.telling.lock() += locks.len(),
+            MetaRequest::Reclaim { part: Reclaim::Done, .. } => {
+                *self.told.lock() = Some(std::mem::take(&mut self.telling.lock()));
+            }
+            _ => {}
+        }
+        let reply = self.world.meta.call(caller, request);
+        if is_of_lock {
+            self.answers.pass();
+        }
+        reply
+    }
+}
+
+#[test]
+fn a_lock_that_was_waited_for_and_granted_while_its_session_ended_is_asked_for_again() {
+    let late = Late::new(&Arc::new(World::new(48 << 20)));
+    let client = late.client();
+    let file = make(&client, "f").unwrap();
+    late.answers.is_held.store(true, SeqCst);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| wait_for(&client, &file, lock_request(&file, 2, false)));
+        let (other, theirs) = late.end_session_under(&client, &file);
+        let answered = waiting.join().unwrap();
+        assert!(answered.try_recv().is_err(), "another client has the lock");
+        other.release(&theirs);
+        assert_eq!(answered.recv(), Ok(Ok(())));
+    });
+    assert_eq!(late.start_anew(), 1);
+}
+
+#[test]
+fn a_lock_that_was_granted_while_its_session_ended_is_asked_for_again() {
+    let late = Late::new(&Arc::new(World::new(48 << 20)));
+    let client = late.client();
+    let file = make(&client, "f").unwrap();
+    late.answers.is_held.store(true, SeqCst);
+    std::thread::scope(|scope| {
+        let locking = scope.spawn(|| lock(&client, &file, 2, false));
+        let (other, theirs) = late.end_session_under(&client, &file);
+        assert_eq!(locking.join().unwrap(), Err(Errno::EAGAIN), "another client has the lock");
+        other.release(&theirs);
+    });
+    assert_eq!(late.start_anew(), 0);
+    lock(&client, &file, 2, false).unwrap();
+    assert_eq!(late.start_anew(), 1);
+}
+
+#[test]
+fn who_is_interrupted_while_his_session_ends_leaves_no_lock_behind() {
+    let late = Late::new(&Arc::new(World::new(48 << 20)));
+    let client = late.client();
+    let file = make(&client, "f").unwrap();
+    let (other, theirs) = late.other(&file);
+    lock(&other, &theirs, 1, false).unwrap();
+    let answered = wait_for(&client, &file, lock_request(&file, 2, false));
+    let ended = late.begin_to_end_session(&client);
+    std::thread::scope(|scope| {
+        let cancelling = scope.spawn(|| client.lock_cancel(1));
+        std::thread::sleep(A_WHILE);
+        let unlock = LockRequest { kind: LockKind::Unlock, ..lock_request(&theirs, 1, false) };
+        other.lock(&theirs, unlock).unwrap();
+        late.answers.is_held.store(true, SeqCst);
+        late.begin_next_session(&client, ended);
+        cancelling.join().unwrap();
+    });
+    late.answers.is_held.store(false, SeqCst);
+    assert_eq!(answered.recv(), Ok(Err(Errno::EINTR)));
+    std::thread::sleep(A_WHILE);
+    assert_eq!(lock(&other, &theirs, 1, false), Ok(()));
+    other.release(&theirs);
+}
+
+/// It is gone at the service (`flock(2)`: a conversion is not atomic). A service that was started anew would have it, and others' locks not.
+#[test]
+fn a_flock_that_is_not_converted_is_not_told_of_to_the_next_start() {
+    let late = Late::new(&Arc::new(World::new(48 << 20)));
+    let client = late.client();
+    let file = make(&client, "f").unwrap();
+    let (other, theirs) = late.other(&file);
+    let shared =
+        |file: &Handle, owner| LockRequest { kind: LockKind::Read, ..lock_request(file, owner, true) };
+    other.lock(&theirs, shared(&theirs, 1)).unwrap();
+    client.lock(&file, shared(&file, 2)).unwrap();
+    assert_eq!(late.start_anew(), 1);
+    assert_eq!(lock(&client, &file, 2, true), Err(Errno::EAGAIN));
+    assert_eq!(late.start_anew(), 0, "locks, after a conversion was refused");
+    client.lock(&file, shared(&file, 2)).unwrap();
+    assert_eq!(late.start_anew(), 1);
+    let answered = wait_for(&client, &file, lock_request(&file, 2, true));
+    assert!(answered.try_recv().is_err(), "another client has it, too");
+    assert_eq!(late.start_anew(), 0, "locks, while a conversion waits");
+    other.release(&theirs);
+    assert_eq!(answered.recv(), Ok(Ok(())));
+    assert_eq!(late.start_anew(), 1);
+}
