@@ -255,6 +255,7 @@ impl Client {
                 thread.join();
             }
         }
+        self.lock_waits.fail_all();
         // One of them may have been about to go on in another session.
         let last = self.session();
         if last != closed {

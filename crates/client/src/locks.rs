@@ -39,25 +39,21 @@ impl Client {
 
     /// Has the service take or drop a lock, and notes it.
     fn lock_now(&self, request: LockRequest, through: DescriptionId) -> Result<(), Errno> {
+        self.held_locks.note_before(&request);
         // LIMIT: a turn per start of the service, and per session.
         loop {
-            let before = self.era();
-            let outcome = self.call_done(&Who::system(), MetaRequest::Lock { request, through });
+            let before = self.lock_time(request.inode);
+            self.call_done(&Who::system(), MetaRequest::Lock { request, through })?;
             // What was told of by a service that has ended, after the next one was told what this client has, only that one knows.
-            let is_done = match outcome {
-                Ok(()) if request.kind == LockKind::Unlock => {
-                    self.held_locks.note(&request, through);
-                    self.era() == before
-                }
-                Ok(()) => self.held_locks.note_while(&request, through, || self.era() == before),
-                Err(Errno::EAGAIN | Errno::ENOLCK) => {
-                    self.held_locks.note_refused(&request);
-                    self.era() == before
-                }
-                Err(_) => true,
+            let is_still = || self.is_still(&before, request.inode);
+            let is_done = if request.kind == LockKind::Unlock {
+                self.held_locks.note(&request, through);
+                is_still()
+            } else {
+                self.held_locks.note_while(&request, through, is_still)
             };
             if is_done {
-                return outcome;
+                return Ok(());
             }
         }
     }
@@ -69,12 +65,15 @@ impl Client {
         owner: LockOwner,
         through: Option<DescriptionId>,
     ) -> Result<(), Errno> {
+        // LIMIT: a turn per start of the service, and per session.
         loop {
-            let before = self.era();
+            let before = self.lock_time(inode);
+            // ORDER: before, as in `HeldLocks::note_before`; and once more, as one may have been granted just before.
+            self.held_locks.release((inode, is_flock), owner, through);
             let request = MetaRequest::LockRelease { inode, owner, through, is_flock };
             let outcome = self.call_done(&Who::system(), request);
             self.held_locks.release((inode, is_flock), owner, through);
-            if outcome.is_err() || self.era() == before {
+            if outcome.is_err() || self.is_still(&before, inode) {
                 return outcome;
             }
         }

@@ -12,7 +12,6 @@ use ashlar_types::message::{
     LeaseSet, MetaReply, MetaRequest, Recall, Reclaim, Reclaimed, ReclaimedFile, SessionEvent,
 };
 use ashlar_types::{Errno, InodeId, NodeId, SessionId};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -55,13 +54,9 @@ impl Client {
         // ORDER: before anything is looked at. Whoever notes something later sees that it may not have been told.
         self.era.fetch_add(1, SeqCst);
         self.lock_starts.note(server);
-        // What it had may have gone to another one when it has been told.
-        let queued = self.lock_waits_at(server);
         match self.tell_everything(session, server, incarnation) {
             Ok(lost) => {
-                let mut queued: BTreeSet<u64> = queued.into_iter().collect();
-                queued.extend(self.lock_waits_at(server));
-                self.ask_again_later(queued.into_iter().collect());
+                self.ask_again_for_locks();
                 lost.into_iter().for_each(|inode| self.drop_lost(inode));
             }
             // It was started once more, and this begins anew; or the session has ended, and the next one is told by whoever opens it.
@@ -70,21 +65,6 @@ impl Client {
                 tracing::error!(%errno, "the metadata server could not be told what this mount has; trying again");
             }
         }
-    }
-
-    /// Locks that are queued at `server`.
-    fn lock_waits_at(&self, server: NodeId) -> Vec<u64> {
-        let queued = self.lock_waits.queued(|inode| self.server_of(inode) == server);
-        queued.into_iter().map(|(ticket, _)| ticket).collect()
-    }
-
-    /// Asks for all locks that are queued once more, one server's apart from another's: one that is away holds up its own.
-    pub(crate) fn ask_again_for_locks(self: &Arc<Client>) {
-        let mut by_server: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
-        for (ticket, inode) in self.lock_waits.queued(|_| true) {
-            by_server.entry(self.server_of(inode)).or_default().push(ticket);
-        }
-        by_server.into_values().for_each(|tickets| self.ask_again_later(tickets));
     }
 
     /// Tells of all files and locks; the files of which cached content is not good any more.

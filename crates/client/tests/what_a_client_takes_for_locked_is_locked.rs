@@ -17,9 +17,6 @@ use support::{World, eventually, lock, lock_request, make};
 
 /// It has everything.
 const NODE: NodeId = NodeId(1);
-/// Time in which something would have happened that must not.
-const A_WHILE: Duration = Duration::from_millis(100);
-
 /// Something that is held up.
 #[derive(Default)]
 struct Held {
@@ -49,6 +46,8 @@ struct Late {
     openings: Held,
     /// Calls for locks.
     asked: AtomicU32,
+    /// Calls that take them back.
+    cancelled: AtomicU32,
     /// How many locks it was told that the client has, when it was told everything.
     told: Mutex<Option<usize>>,
     telling: Mutex<usize>,
@@ -57,8 +56,9 @@ struct Late {
 impl Late {
     fn new(world: &Arc<World>) -> Arc<Late> {
         let (events, answers, openings) = (Mutex::default(), Held::default(), Held::default());
-        let (asked, told, telling) = (AtomicU32::new(0), Mutex::default(), Mutex::default());
-        Arc::new(Late { world: world.clone(), events, answers, openings, asked, told, telling })
+        let (asked, cancelled) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (told, telling) = (Mutex::default(), Mutex::default());
+        Arc::new(Late { world: world.clone(), events, answers, openings, asked, cancelled, told, telling })
     }
 
     fn client(self: &Arc<Late>) -> Arc<Client> {
@@ -133,6 +133,8 @@ impl MetaCalls for Late {
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         let is_of_lock = matches!(request, MetaRequest::Lock { .. } | MetaRequest::LockWait { .. });
         self.asked.fetch_add(u32::from(is_of_lock), SeqCst);
+        let is_cancel = matches!(request, MetaRequest::LockCancel { .. });
+        self.cancelled.fetch_add(u32::from(is_cancel), SeqCst);
         match &request {
             MetaRequest::Reclaim { part: Reclaim::Locks(locks), .. } => *self.telling.lock() += locks.len(),
             MetaRequest::Reclaim { part: Reclaim::Done, .. } => {
@@ -182,29 +184,89 @@ fn a_lock_that_was_granted_while_its_session_ended_is_asked_for_again() {
     assert_eq!(late.start_anew(), 1);
 }
 
+/// Whatever `outcome` says, the service and others agree.
+#[track_caller]
+fn require_true(late: &Late, outcome: Result<(), Errno>, (other, theirs): &(Arc<Client>, Arc<Handle>)) {
+    let (locks, others) = match outcome {
+        Ok(()) => (1, Err(Errno::EAGAIN)),
+        Err(errno) => {
+            assert_eq!(errno, Errno::EINTR);
+            (0, Ok(()))
+        }
+    };
+    assert_eq!(late.start_anew(), locks, "{outcome:?}");
+    assert_eq!(lock(other, theirs, 1, false), others, "{outcome:?}");
+    other.release(theirs);
+}
+
 #[test]
 fn who_is_interrupted_while_his_session_ends_leaves_no_lock_behind() {
+    for others_let_go in [true, false] {
+        let late = Late::new(&Arc::new(World::new(48 << 20)));
+        let client = late.client();
+        let file = make(&client, "f").unwrap();
+        let (other, theirs) = late.other(&file);
+        lock(&other, &theirs, 1, false).unwrap();
+        let answered = wait_for(&client, &file, lock_request(&file, 2, false));
+        let ended = late.begin_to_end_session(&client);
+        let unlock =
+            || other.lock(&theirs, LockRequest { kind: LockKind::Unlock, ..lock_request(&theirs, 1, false) });
+        std::thread::scope(|scope| {
+            let cancelling = scope.spawn(|| client.lock_cancel(1));
+            eventually(|| late.cancelled.load(SeqCst) > 0);
+            if others_let_go {
+                unlock().unwrap();
+            }
+            late.begin_next_session(&client, ended);
+            cancelling.join().unwrap();
+        });
+        let outcome = answered.recv().unwrap();
+        assert_eq!(outcome.is_ok(), others_let_go, "{outcome:?}");
+        unlock().unwrap();
+        require_true(&late, outcome, &(other, theirs));
+    }
+}
+
+/// The service has granted it in a start of which the answer does not count any more.
+#[test]
+fn who_is_interrupted_while_a_lock_is_asked_for_again_leaves_none_behind() {
     let late = Late::new(&Arc::new(World::new(48 << 20)));
     let client = late.client();
     let file = make(&client, "f").unwrap();
     let (other, theirs) = late.other(&file);
     lock(&other, &theirs, 1, false).unwrap();
     let answered = wait_for(&client, &file, lock_request(&file, 2, false));
-    let ended = late.begin_to_end_session(&client);
-    std::thread::scope(|scope| {
-        let cancelling = scope.spawn(|| client.lock_cancel(1));
-        std::thread::sleep(A_WHILE);
-        let unlock = LockRequest { kind: LockKind::Unlock, ..lock_request(&theirs, 1, false) };
-        other.lock(&theirs, unlock).unwrap();
-        late.answers.is_held.store(true, SeqCst);
-        late.begin_next_session(&client, ended);
-        cancelling.join().unwrap();
-    });
+    late.answers.is_held.store(true, SeqCst);
+    assert_eq!(late.start_anew(), 0);
+    late.answers.await_one();
+    client.lock_cancel(1);
+    assert_eq!(late.start_anew(), 0);
+    other.lock(&theirs, LockRequest { kind: LockKind::Unlock, ..lock_request(&theirs, 1, false) }).unwrap();
+    assert!(answered.try_recv().is_err(), "whoever asks has not been answered");
     late.answers.is_held.store(false, SeqCst);
-    assert_eq!(answered.recv(), Ok(Err(Errno::EINTR)));
-    std::thread::sleep(A_WHILE);
-    assert_eq!(lock(&other, &theirs, 1, false), Ok(()));
-    other.release(&theirs);
+    let outcome = answered.recv().unwrap();
+    require_true(&late, outcome, &(other, theirs));
+}
+
+/// The service has let it go, and others have it, before the answer comes.
+#[test]
+fn a_lock_that_is_being_dropped_is_not_told_of_to_the_next_start() {
+    let late = Late::new(&Arc::new(World::new(48 << 20)));
+    let client = late.client();
+    let file = make(&client, "f").unwrap();
+    lock(&client, &file, 2, false).unwrap();
+    assert_eq!(late.start_anew(), 1);
+    late.answers.is_held.store(true, SeqCst);
+    std::thread::scope(|scope| {
+        let (client, file) = (&client, &file);
+        let unlock = LockRequest { kind: LockKind::Unlock, ..lock_request(file, 2, false) };
+        let unlocking = scope.spawn(move || client.lock(file, unlock));
+        late.answers.await_one();
+        assert_eq!(late.start_anew(), 0);
+        late.answers.is_held.store(false, SeqCst);
+        unlocking.join().unwrap().unwrap();
+    });
+    assert_eq!(late.start_anew(), 0);
 }
 
 /// It is gone at the service (`flock(2)`: a conversion is not atomic). A service that was started anew would have it, and others' locks not.

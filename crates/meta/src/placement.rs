@@ -180,6 +180,11 @@ impl KnownSpace {
         self.all.ended_at = None;
     }
 
+    /// As [`MetaService::has_answered`].
+    fn has_answered(&self, target: TargetId) -> bool {
+        self.by_target.is_empty() || !self.silent.contains(&target)
+    }
+
     /// Leaves those of `targets` that have room. If none has, those that have about as much as the one that has most.
     fn retain_roomy(&self, targets: &mut Vec<TargetId>) {
         if targets.iter().any(|target| !self.full.contains(target)) {
@@ -405,10 +410,12 @@ impl MetaService {
             .filter(|target| target.pool == pool && target.state == TargetState::Online)
             .map(|target| target.id)
             .collect();
+        let known = self.placement.space.lock();
         // Where all are away whoever writes waits for one to be back: there may be room.
-        prefer(&mut targets, |id| self.has_answered(*id));
+        prefer(&mut targets, |id| known.has_answered(*id));
         prefer(&mut targets, |id| map.target(*id).is_some_and(|target| !target.is_draining));
-        self.placement.space.lock().retain_roomy(&mut targets);
+        known.retain_roomy(&mut targets);
+        drop(known);
         // What was lost with the end of a log may be there yet.
         prefer(&mut targets, |id| !self.uncompared.has(*id));
         targets
@@ -509,8 +516,7 @@ impl MetaService {
     /// Whether `target` answered when the targets were last asked ([`MetaService::space`]), or was not there yet; one that has stopped does not. Asks nobody, so
     /// that it may be used under the lane's lock. If none answered, whoever uses one is to hear what is wrong from it.
     pub(crate) fn has_answered(&self, target: TargetId) -> bool {
-        let known = self.placement.space.lock();
-        known.by_target.is_empty() || !known.silent.contains(&target)
+        self.placement.space.lock().has_answered(target)
     }
 }
 

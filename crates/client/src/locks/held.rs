@@ -25,10 +25,18 @@ impl HeldLocks {
         note(&mut self.of.lock(), request, through);
     }
 
-    /// The service has refused `request`, or has it wait. A flock that was to be converted has been dropped before (`flock(2)`); a range lock is what it was.
-    pub(crate) fn note_refused(&self, request: &LockRequest) {
-        if request.is_flock && request.kind != LockKind::Unlock {
-            self.release((request.inode, true), request.owner, None);
+    /// The service is about to be asked for `request`. What it drops then is not held from now on: others may have it before the answer is here, and a service that was started anew must not be told that
+    /// it is held. A flock that is to be converted is dropped first, also when the new one is refused or waited for (`flock(2)`); a range lock that is refused stays.
+    pub(crate) fn note_before(&self, request: &LockRequest) {
+        let mut all = self.of.lock();
+        if request.kind == LockKind::Unlock {
+            // Nothing is taken through it.
+            note(&mut all, request, DescriptionId::default());
+        } else if request.is_flock {
+            let key = (request.inode, request.owner, true);
+            if all.get(&key).is_some_and(|held| held.iter().any(|(had, _)| had.kind != request.kind)) {
+                all.remove(&key);
+            }
         }
     }
 
@@ -159,13 +167,18 @@ mod tests {
 
     /// Told to a service that was started anew it would be in the way of who has it.
     #[test]
-    fn a_flock_whose_conversion_was_refused_is_held_no_more() {
+    fn what_the_service_drops_is_not_held_from_when_it_is_asked() {
         let held = HeldLocks::default();
-        held.note(&LockRequest { is_flock: true, ..range(LockKind::Read, 0, 0) }, DescriptionId(1));
+        let flock = |kind| LockRequest { is_flock: true, ..range(kind, 0, 0) };
+        held.note(&flock(LockKind::Read), DescriptionId(1));
         held.note(&range(LockKind::Read, 0, 9), DescriptionId(1));
-        held.note_refused(&LockRequest { is_flock: true, ..range(LockKind::Write, 0, 0) });
-        held.note_refused(&range(LockKind::Write, 0, 9));
-        assert_eq!(shown(&held), [(LockKind::Read, 0, 9)], "a range lock that is refused changes nothing");
+        held.note_before(&flock(LockKind::Read));
+        assert_eq!(shown(&held).len(), 2, "nothing is converted");
+        held.note_before(&flock(LockKind::Write));
+        held.note_before(&range(LockKind::Write, 0, 9));
+        assert_eq!(shown(&held), [(LockKind::Read, 0, 9)], "a range lock that is refused stays");
+        held.note_before(&range(LockKind::Unlock, 0, 4));
+        assert_eq!(shown(&held), [(LockKind::Read, 5, 9)]);
     }
 
     #[test]

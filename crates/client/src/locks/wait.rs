@@ -4,9 +4,10 @@
 //! |---|---|---|
 //! | not answered yet | being asked for, by one thread | that has heard the answer |
 //! | queued it | queued | the service announces it, or it is cancelled |
-//! | been started anew, or ended the session | queued | asked for once more by whoever tells the service what this client has |
+//! | been started anew, or ended the session | queued | asked for once more, after the service was told what this client has |
+//! | been asked to forget it | cancelled | who has asked knows whether the lock was granted before |
 //!
-//! INVARIANT: while a thread asks, nobody else ends the wait as granted. Once granted, and perhaps given back, the lock would be granted a second time, to nobody.
+//! INVARIANT: while a thread asks, nobody else ends the wait. Once granted, and perhaps given back, the lock would be granted a second time, to nobody.
 
 use super::note_lock;
 use super::starts::LockTime;
@@ -14,10 +15,14 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::Handle;
 use ashlar_types::message::{LockRequest, MetaReply, MetaRequest};
-use ashlar_types::{DescriptionId, Errno, InodeId};
+use ashlar_types::{DescriptionId, Errno, InodeId, NodeId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Threads that ask one server once more for locks that are waited for.
+const ASKERS_MAX: usize = 4;
 
 type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
@@ -47,10 +52,8 @@ enum Queued {
     Waits,
     /// It has been announced already.
     Announced(Result<(), Errno>),
-    /// It was interrupted before the service knew of it.
+    /// It was interrupted meanwhile.
     IsCancelled,
-    /// Nobody waits any more.
-    IsOver,
 }
 
 /// What becomes of a wait whose lock was granted.
@@ -69,14 +72,39 @@ impl LockWaits {
         }
     }
 
-    /// Begins to ask; false if nobody waits, or it is to end.
-    fn begin_to_ask(&self, ticket: u64, asked: LockTime) -> bool {
+    /// Notes that the wait is asked for, or taken back, at `asked`; `None` if nobody waits any more, else whether it is to end.
+    fn begin_to_ask(&self, ticket: u64, asked: LockTime) -> Option<bool> {
         let mut all = self.waiting.lock();
-        let Some(waiting) = all.get_mut(&ticket).filter(|waiting| !waiting.is_cancelled) else {
-            return false;
-        };
+        let waiting = all.get_mut(&ticket)?;
         (waiting.asked, waiting.announced) = (asked, None);
-        true
+        Some(waiting.is_cancelled)
+    }
+
+    /// Notes that the service has queued a request.
+    fn note_queued(&self, ticket: u64) -> Option<Queued> {
+        let mut all = self.waiting.lock();
+        let waiting = all.get_mut(&ticket)?;
+        Some(match waiting.announced.take() {
+            Some(outcome) => Queued::Announced(outcome),
+            None if waiting.is_cancelled => Queued::IsCancelled,
+            None => {
+                waiting.is_queued = true;
+                Queued::Waits
+            }
+        })
+    }
+
+    /// Ends a wait of which the service does not say whether the lock is granted, unless that was announced.
+    fn fail_unless_announced(&self, ticket: u64, errno: Errno) -> Option<Result<(), Errno>> {
+        let failed = {
+            let mut all = self.waiting.lock();
+            if let Some(outcome) = all.get_mut(&ticket)?.announced.take() {
+                return Some(outcome);
+            }
+            all.remove(&ticket)?
+        };
+        (failed.answer)(Err(errno));
+        None
     }
 
     /// Has whoever calls this ask for a lock that is queued once more; `None` if it has been granted, or somebody else asks.
@@ -85,13 +113,6 @@ impl LockWaits {
         let waiting = all.get_mut(&ticket).filter(|waiting| waiting.is_queued)?;
         waiting.is_queued = false;
         Some((waiting.request, waiting.through))
-    }
-
-    /// Those that are queued for inodes of which `is_meant` is so.
-    pub(crate) fn queued(&self, is_meant: impl Fn(InodeId) -> bool) -> Vec<(u64, InodeId)> {
-        let all = self.waiting.lock();
-        let queued = all.iter().filter(|(_, waiting)| waiting.is_queued && is_meant(waiting.request.inode));
-        queued.map(|(ticket, waiting)| (*ticket, waiting.request.inode)).collect()
     }
 
     /// All of them: ticket, request, and through which description.
@@ -117,6 +138,7 @@ impl Client {
     ) {
         let request = self.owned(handle, request);
         note_lock(handle, &request);
+        self.held_locks.note_before(&request);
         let (through, anew) = (Arc::clone(handle), self.asks_anew());
         let answer: Answer = Box::new(move |outcome| {
             // Once more: a close of another descriptor of the process meanwhile had nothing to drop, and made its owner forgotten.
@@ -141,49 +163,59 @@ impl Client {
         // LIMIT: a turn per start of the service, and per session.
         loop {
             let asked = self.lock_time(request.inode);
-            if !self.lock_waits.begin_to_ask(ticket, asked.clone()) {
-                return self.lock_waits.finish(ticket, Err(Errno::EINTR));
+            match self.lock_waits.begin_to_ask(ticket, asked.clone()) {
+                None => return,
+                Some(true) => return self.end_cancelled(ticket, request, through),
+                Some(false) => {}
             }
             let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
             let outcome = match reply {
-                Ok(MetaReply::LockQueued) => match self.note_queued(ticket) {
-                    Queued::Waits if self.is_left((ticket, request.inode), &asked) => return,
-                    Queued::Waits => continue,
-                    Queued::Announced(outcome) => outcome,
-                    Queued::IsCancelled | Queued::IsOver => {
-                        return self.withdraw((ticket, request.inode), &asked);
-                    }
+                Ok(MetaReply::LockQueued) => match self.lock_waits.note_queued(ticket) {
+                    None => return,
+                    Some(Queued::IsCancelled) => return self.end_cancelled(ticket, request, through),
+                    Some(Queued::Waits) if self.is_left((ticket, request.inode), &asked) => return,
+                    Some(Queued::Waits) => continue,
+                    Some(Queued::Announced(outcome)) => outcome,
                 },
                 Ok(MetaReply::Done) => Ok(()),
-                Ok(other) => Err(unexpected(&other)),
-                Err(errno) => self.announced(ticket).unwrap_or(Err(errno)),
+                failed => {
+                    let errno = failed.map_or_else(|errno| errno, |other| unexpected(&other));
+                    match self.lock_waits.fail_unless_announced(ticket, errno) {
+                        None => return,
+                        Some(outcome) => outcome,
+                    }
+                }
             };
             match outcome {
                 Ok(()) if matches!(self.grant_lock(ticket), Granted::IsVoid) => {}
                 Ok(()) => return,
+                // What was announced by a service that has ended.
+                Err(_) if !self.is_still(&asked, request.inode) => {}
                 Err(errno) => return self.lock_waits.finish(ticket, Err(errno)),
             }
         }
     }
 
-    /// Notes that the service has queued a request.
-    fn note_queued(&self, ticket: u64) -> Queued {
-        let mut all = self.lock_waits.waiting.lock();
-        let Some(waiting) = all.get_mut(&ticket) else { return Queued::IsOver };
-        // ORDER: before anybody else may end the wait. A lock that is granted later is noted then.
-        self.held_locks.note_refused(&waiting.request);
-        match waiting.announced.take() {
-            Some(outcome) => Queued::Announced(outcome),
-            None => {
-                waiting.is_queued = true;
-                if waiting.is_cancelled { Queued::IsCancelled } else { Queued::Waits }
+    /// Ends a wait that was interrupted, for whoever asks for it: with `EINTR`, unless the lock was granted before.
+    fn end_cancelled(&self, ticket: u64, request: LockRequest, through: DescriptionId) {
+        let inode = request.inode;
+        // LIMIT: a turn per start of the service, and per session.
+        loop {
+            if self.lock_waits.begin_to_ask(ticket, self.lock_time(inode)).is_none() {
+                return;
+            }
+            let cancelled = self.call_done(&Who::system(), MetaRequest::LockCancel { inode, ticket });
+            // Not queued: it was granted just before, or is not known to a service that has begun since. This tells; it waits for nobody, and who has the lock already has it then.
+            let outcome = match cancelled {
+                Err(Errno::ENOENT) => self.call_done(&Who::system(), MetaRequest::Lock { request, through }),
+                Ok(()) | Err(_) => Err(Errno::EINTR),
+            };
+            match outcome {
+                Ok(()) if matches!(self.grant_lock(ticket), Granted::IsVoid) => {}
+                Ok(()) => return,
+                Err(_) => return self.lock_waits.finish(ticket, Err(Errno::EINTR)),
             }
         }
-    }
-
-    /// What the service has announced of a wait while it was asked for.
-    fn announced(&self, ticket: u64) -> Option<Result<(), Errno>> {
-        self.lock_waits.waiting.lock().get_mut(&ticket)?.announced.take()
     }
 
     /// Whether whoever asked, at `asked`, may leave a wait that is queued to others; else it is to be asked for once more.
@@ -192,15 +224,6 @@ impl Client {
         self.is_still(asked, inode)
             || self.is_without_session(asked)
             || self.lock_waits.claim(ticket).is_none()
-    }
-
-    /// Takes back a request that was interrupted before it was known to be queued.
-    fn withdraw(&self, (ticket, inode): (u64, InodeId), asked: &LockTime) {
-        let is_cancelled = self.call_done(&Who::system(), MetaRequest::LockCancel { inode, ticket }).is_ok();
-        // Else it was granted just before, and that is announced.
-        if is_cancelled || !self.is_still(asked, inode) {
-            self.lock_waits.finish(ticket, Err(Errno::EINTR));
-        }
     }
 
     /// Ends a wait: the lock is held. Unless that does not count any more, as the service or the session has ended in which it was asked for.
@@ -236,51 +259,59 @@ impl Client {
             Err(errno) => self.lock_waits.finish(ticket, Err(errno)),
             Ok(()) => {
                 if matches!(self.grant_lock(ticket), Granted::IsVoid) {
-                    self.ask_again_later(vec![ticket]);
+                    self.ask_again_later(&Arc::from(vec![ticket]));
                 }
             }
         }
     }
 
-    /// Asks for locks that are waited for once more, which were queued, in a thread: an answer may wait for what this one is to hear of.
-    pub(crate) fn ask_again_later(self: &Arc<Client>, tickets: Vec<u64>) {
-        if tickets.is_empty() {
-            return;
-        }
-        let client = self.clone();
-        let ask = Box::new(move || {
-            for ticket in tickets {
-                // ORDER: just before. Of one that has been granted meanwhile there is nothing to ask.
-                if let Some((request, through)) = client.lock_waits.claim(ticket) {
-                    client.ask_to_wait(ticket, request, through);
-                }
+    /// Asks once more for all locks that are queued at servers which do not know it any more, one server's apart from another's: one that is away holds up its own.
+    pub(crate) fn ask_again_for_locks(self: &Arc<Client>) {
+        let mut by_server: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
+        for (ticket, waiting) in
+            self.lock_waits.waiting.lock().iter().filter(|(_, waiting)| waiting.is_queued)
+        {
+            let inode = waiting.request.inode;
+            if !self.is_still(&waiting.asked, inode) {
+                by_server.entry(self.server_of(inode)).or_default().push(*ticket);
             }
-        });
-        if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
-            tracing::error!("no thread can be started; locks that are waited for end");
-            self.lock_waits.fail_all();
+        }
+        by_server.into_values().for_each(|tickets| self.ask_again_later(&Arc::from(tickets)));
+    }
+
+    /// Asks once more for those of `tickets` that are queued, in threads: an answer may wait for what this one is to hear of, and for a shard that moves.
+    fn ask_again_later(self: &Arc<Client>, tickets: &Arc<[u64]>) {
+        for _ in 0..tickets.len().min(ASKERS_MAX) {
+            let (client, of) = (self.clone(), tickets.clone());
+            let ask = Box::new(move || client.ask_again(&of));
+            if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
+                tracing::error!(
+                    "no thread can be started; locks that are waited for are asked for one after the other"
+                );
+                return self.ask_again(tickets);
+            }
+        }
+    }
+
+    fn ask_again(&self, tickets: &[u64]) {
+        for &ticket in tickets {
+            // ORDER: just before. Of one that has been granted meanwhile, or that another thread is at, there is nothing to ask.
+            if let Some((request, through)) = self.lock_waits.claim(ticket) {
+                self.ask_to_wait(ticket, request, through);
+            }
         }
     }
 
     /// Ends a wait early, as a signal does: the answer is `EINTR` unless the lock was granted before.
     pub fn lock_cancel(&self, ticket: u64) {
-        let inode = match self.lock_waits.waiting.lock().get_mut(&ticket) {
-            Some(waiting) => {
-                waiting.is_cancelled = true;
-                waiting.request.inode
-            }
-            None => return,
-        };
-        let before = self.lock_time(inode);
-        // The service answers a cancelled wait itself; if the call fails the session is gone and so is the lock.
-        let outcome = self.call_done(&Who::system(), MetaRequest::LockCancel { inode, ticket });
-        // A service that was started meanwhile knows of no wait, and announces nothing. Whoever asks it just now sees that the wait is to end.
-        let is_forgotten = || {
-            let all = self.lock_waits.waiting.lock();
-            !self.is_still(&before, inode) && all.get(&ticket).is_some_and(|waiting| waiting.is_queued)
-        };
-        if outcome.is_ok() || is_forgotten() {
-            self.lock_waits.finish(ticket, Err(Errno::EINTR));
+        {
+            let mut all = self.lock_waits.waiting.lock();
+            let Some(waiting) = all.get_mut(&ticket) else { return };
+            waiting.is_cancelled = true;
+        }
+        // Else somebody asks, and sees it when he is answered.
+        if let Some((request, through)) = self.lock_waits.claim(ticket) {
+            self.end_cancelled(ticket, request, through);
         }
     }
 }

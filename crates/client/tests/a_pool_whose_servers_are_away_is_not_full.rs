@@ -1,5 +1,5 @@
-//! Goal: who makes a file in a pool whose servers are all away, while others are there, waits for one to be back, and is not told that there is no space. Method: all roles in this process, with a target that
-//! answers metadata no question about its space; what is written to it arrives.
+//! Goal: who makes a file in a pool whose servers are all away, while others are there, is given a place there, where he waits for one to be back, and is not told that there is no space. Method: all roles in this
+//! process, with a target that answers metadata no question about its space, and is back for the client.
 #![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
 
 mod support;
