@@ -1,4 +1,4 @@
-//! Unit and integration tests: every test program of the workspace, half as many again at a time as there are processors. Those with clusters of real processes wait
+//! Unit and integration tests: every test program of the workspace, twice as many at a time as there are processors. Those with clusters of real processes wait
 //! most of the time, for leases to run out and servers to come back: with one for each processor, half of the machine is idle.
 
 use std::ffi::CString;
@@ -72,9 +72,8 @@ pub fn run(repository: &Repository) -> anyhow::Result<()> {
     programs.sort_by_key(|program| !is_long(program));
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers = processors + processors / 2;
     std::thread::scope(|scope| {
-        for _ in 0..workers {
+        for _ in 0..2 * processors {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::SeqCst)) {
                     if let Err(error) = program.run() {
