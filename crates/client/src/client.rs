@@ -255,12 +255,12 @@ impl Client {
                 thread.join();
             }
         }
-        self.lock_waits.fail_all();
         // One of them may have been about to go on in another session.
         let last = self.session();
         if last != closed {
             self.meta.close_session(last);
         }
+        self.lock_waits.fail_all();
         drained.and(reported).and(synced)
     }
 

@@ -39,10 +39,10 @@ impl Client {
 
     /// Has the service take or drop a lock, and notes it.
     fn lock_now(&self, request: LockRequest, through: DescriptionId) -> Result<(), Errno> {
-        self.held_locks.note_before(&request);
         // LIMIT: a turn per start of the service, and per session.
         loop {
             let before = self.lock_time(request.inode);
+            self.held_locks.note_before(&request);
             self.call_done(&Who::system(), MetaRequest::Lock { request, through })?;
             // What was told of by a service that has ended, after the next one was told what this client has, only that one knows.
             let is_still = || self.is_still(&before, request.inode);

@@ -63,6 +63,8 @@ impl Client {
             Err(Errno::EAGAIN | Errno::ENOTCONN) => {}
             Err(errno) => {
                 tracing::error!(%errno, "the metadata server could not be told what this mount has; trying again");
+                // It may have been told, and the answer lost; else whoever asks waits until it is.
+                self.ask_again_for_locks();
             }
         }
     }

@@ -21,6 +21,8 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Further attempts to take back a request whose service does not answer.
+const CANCELS_MAX: u32 = 2;
 /// Threads that ask one server once more for locks that are waited for.
 const ASKERS_MAX: usize = 4;
 
@@ -56,14 +58,6 @@ enum Queued {
     IsCancelled,
 }
 
-/// What becomes of a wait whose lock was granted.
-enum Granted {
-    /// It is over.
-    Held,
-    /// That does not count any more.
-    IsVoid,
-}
-
 impl LockWaits {
     fn finish(&self, ticket: u64, outcome: Result<(), Errno>) {
         let waiting = self.waiting.lock().remove(&ticket);
@@ -80,7 +74,7 @@ impl LockWaits {
         Some(waiting.is_cancelled)
     }
 
-    /// Notes that the service has queued a request.
+    /// Notes that the service has queued a request; `None` if nobody waits any more.
     fn note_queued(&self, ticket: u64) -> Option<Queued> {
         let mut all = self.waiting.lock();
         let waiting = all.get_mut(&ticket)?;
@@ -92,6 +86,22 @@ impl LockWaits {
                 Queued::Waits
             }
         })
+    }
+
+    /// What the service has announced of a wait while somebody asked for it.
+    fn announced(&self, ticket: u64) -> Option<Result<(), Errno>> {
+        self.waiting.lock().get_mut(&ticket)?.announced.take()
+    }
+
+    /// What the service announces: whoever calls this is the one who asks from now on, unless somebody does, for whom it is kept.
+    fn hear(&self, ticket: u64, outcome: Result<(), Errno>) -> Option<(LockRequest, DescriptionId)> {
+        let mut all = self.waiting.lock();
+        let waiting = all.get_mut(&ticket)?;
+        if std::mem::replace(&mut waiting.is_queued, false) {
+            return Some((waiting.request, waiting.through));
+        }
+        waiting.announced = Some(outcome);
+        None
     }
 
     /// Ends a wait of which the service does not say whether the lock is granted, unless that was announced.
@@ -138,7 +148,6 @@ impl Client {
     ) {
         let request = self.owned(handle, request);
         note_lock(handle, &request);
-        self.held_locks.note_before(&request);
         let (through, anew) = (Arc::clone(handle), self.asks_anew());
         let answer: Answer = Box::new(move |outcome| {
             // Once more: a close of another descriptor of the process meanwhile had nothing to drop, and made its owner forgotten.
@@ -168,6 +177,7 @@ impl Client {
                 Some(true) => return self.end_cancelled(ticket, request, through),
                 Some(false) => {}
             }
+            self.held_locks.note_before(&request);
             let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
             let outcome = match reply {
                 Ok(MetaReply::LockQueued) => match self.lock_waits.note_queued(ticket) {
@@ -187,8 +197,8 @@ impl Client {
                 }
             };
             match outcome {
-                Ok(()) if matches!(self.grant_lock(ticket), Granted::IsVoid) => {}
-                Ok(()) => return,
+                Ok(()) if self.grant_lock(ticket) => return,
+                Ok(()) => {}
                 // What was announced by a service that has ended.
                 Err(_) if !self.is_still(&asked, request.inode) => {}
                 Err(errno) => return self.lock_waits.finish(ticket, Err(errno)),
@@ -198,21 +208,31 @@ impl Client {
 
     /// Ends a wait that was interrupted, for whoever asks for it: with `EINTR`, unless the lock was granted before.
     fn end_cancelled(&self, ticket: u64, request: LockRequest, through: DescriptionId) {
-        let inode = request.inode;
+        let (inode, mut tries) = (request.inode, 0..CANCELS_MAX);
         // LIMIT: a turn per start of the service, and per session.
         loop {
+            // ORDER: by when it was asked for before this.
+            if matches!(self.lock_waits.announced(ticket), Some(Ok(()))) && self.grant_lock(ticket) {
+                return;
+            }
             if self.lock_waits.begin_to_ask(ticket, self.lock_time(inode)).is_none() {
                 return;
             }
             let cancelled = self.call_done(&Who::system(), MetaRequest::LockCancel { inode, ticket });
             // Not queued: it was granted just before, or is not known to a service that has begun since. This tells; it waits for nobody, and who has the lock already has it then.
             let outcome = match cancelled {
-                Err(Errno::ENOENT) => self.call_done(&Who::system(), MetaRequest::Lock { request, through }),
-                Ok(()) | Err(_) => Err(Errno::EINTR),
+                Ok(()) => Err(Errno::EINTR),
+                Err(Errno::ENOENT) => {
+                    self.held_locks.note_before(&request);
+                    self.call_done(&Who::system(), MetaRequest::Lock { request, through })
+                }
+                Err(errno) => Err(errno),
             };
             match outcome {
-                Ok(()) if matches!(self.grant_lock(ticket), Granted::IsVoid) => {}
-                Ok(()) => return,
+                Ok(()) if self.grant_lock(ticket) => return,
+                Ok(()) => {}
+                // It may be queued, or held.
+                Err(Errno::ETIMEDOUT) if tries.next().is_some() => {}
                 Err(_) => return self.lock_waits.finish(ticket, Err(Errno::EINTR)),
             }
         }
@@ -226,42 +246,31 @@ impl Client {
             || self.lock_waits.claim(ticket).is_none()
     }
 
-    /// Ends a wait: the lock is held. Unless that does not count any more, as the service or the session has ended in which it was asked for.
-    fn grant_lock(&self, ticket: u64) -> Granted {
+    /// Ends a wait, as the lock is held; unless that does not count any more, as the service or the session has ended in which it was asked for. Whether it has.
+    fn grant_lock(&self, ticket: u64) -> bool {
         let granted = {
             let mut all = self.lock_waits.waiting.lock();
-            let Some(waiting) = all.get(&ticket) else { return Granted::Held };
+            let Some(waiting) = all.get(&ticket) else { return true };
             let (request, asked) = (&waiting.request, &waiting.asked);
             let counts = || self.is_still(asked, request.inode);
             if !self.held_locks.note_while(request, waiting.through, counts) {
-                return Granted::IsVoid;
+                return false;
             }
             all.remove(&ticket)
         };
         if let Some(granted) = granted {
             (granted.answer)(Ok(()));
         }
-        Granted::Held
+        true
     }
 
     /// The service says that a wait is over.
     pub(crate) fn end_lock_wait(self: &Arc<Client>, ticket: u64, outcome: Result<(), Errno>) {
-        match self.lock_waits.waiting.lock().get_mut(&ticket) {
-            None => return,
-            Some(waiting) if !waiting.is_queued => {
-                // Whoever asks hears it.
-                waiting.announced = Some(outcome);
-                return;
-            }
-            Some(_) => {}
-        }
+        let Some((request, through)) = self.lock_waits.hear(ticket, outcome) else { return };
         match outcome {
             Err(errno) => self.lock_waits.finish(ticket, Err(errno)),
-            Ok(()) => {
-                if matches!(self.grant_lock(ticket), Granted::IsVoid) {
-                    self.ask_again_later(&Arc::from(vec![ticket]));
-                }
-            }
+            Ok(()) if self.grant_lock(ticket) => {}
+            Ok(()) => self.ask_beside(move |client| client.ask_to_wait(ticket, request, through)),
         }
     }
 
@@ -282,14 +291,18 @@ impl Client {
     /// Asks once more for those of `tickets` that are queued, in threads: an answer may wait for what this one is to hear of, and for a shard that moves.
     fn ask_again_later(self: &Arc<Client>, tickets: &Arc<[u64]>) {
         for _ in 0..tickets.len().min(ASKERS_MAX) {
-            let (client, of) = (self.clone(), tickets.clone());
-            let ask = Box::new(move || client.ask_again(&of));
-            if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
-                tracing::error!(
-                    "no thread can be started; locks that are waited for are asked for one after the other"
-                );
-                return self.ask_again(tickets);
-            }
+            let tickets = tickets.clone();
+            self.ask_beside(move |client| client.ask_again(&tickets));
+        }
+    }
+
+    fn ask_beside(self: &Arc<Client>, ask: impl Fn(&Client) + Clone + Send + 'static) {
+        let (client, beside) = (self.clone(), ask.clone());
+        if self.env.tasks.spawn("ashlar-locks", Box::new(move || beside(&client))).is_err() {
+            tracing::error!(
+                "no thread can be started; whatever else metadata servers say waits until locks are asked for"
+            );
+            ask(self);
         }
     }
 
