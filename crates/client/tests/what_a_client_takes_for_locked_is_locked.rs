@@ -152,9 +152,7 @@ impl MetaCalls for Late {
 
 #[test]
 fn a_lock_that_was_waited_for_and_granted_while_its_session_ended_is_asked_for_again() {
-    let late = Late::new(&Arc::new(World::new(48 << 20)));
-    let client = late.client();
-    let file = make(&client, "f").unwrap();
+    let (late, client, file) = begin();
     late.answers.is_held.store(true, SeqCst);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| wait_for(&client, &file, lock_request(&file, 2, false)));
@@ -169,9 +167,7 @@ fn a_lock_that_was_waited_for_and_granted_while_its_session_ended_is_asked_for_a
 
 #[test]
 fn a_lock_that_was_granted_while_its_session_ended_is_asked_for_again() {
-    let late = Late::new(&Arc::new(World::new(48 << 20)));
-    let client = late.client();
-    let file = make(&client, "f").unwrap();
+    let (late, client, file) = begin();
     late.answers.is_held.store(true, SeqCst);
     std::thread::scope(|scope| {
         let locking = scope.spawn(|| lock(&client, &file, 2, false));
@@ -182,6 +178,28 @@ fn a_lock_that_was_granted_while_its_session_ended_is_asked_for_again() {
     assert_eq!(late.start_anew(), 0);
     lock(&client, &file, 2, false).unwrap();
     assert_eq!(late.start_anew(), 1);
+}
+
+/// A client of a service whose answers can be held up, and a file that it has open.
+fn begin() -> (Arc<Late>, Arc<Client>, Arc<Handle>) {
+    let late = Late::new(&Arc::new(World::new(48 << 20)));
+    let client = late.client();
+    let file = make(&client, "f").unwrap();
+    (late, client, file)
+}
+
+type Waiting = ((Arc<Client>, Arc<Handle>), Receiver<Result<(), Errno>>);
+
+/// Has `client` wait for a lock of `file` that another client has.
+fn wait_behind_another(late: &Late, client: &Client, file: &Arc<Handle>) -> Waiting {
+    let (other, theirs) = late.other(file);
+    lock(&other, &theirs, 1, false).unwrap();
+    let answered = wait_for(client, file, lock_request(file, 2, false));
+    ((other, theirs), answered)
+}
+
+fn unlock((client, file): &(Arc<Client>, Arc<Handle>)) {
+    client.lock(file, LockRequest { kind: LockKind::Unlock, ..lock_request(file, 1, false) }).unwrap();
 }
 
 /// Whatever `outcome` says, the service and others agree.
@@ -202,58 +220,46 @@ fn require_true(late: &Late, outcome: Result<(), Errno>, (other, theirs): &(Arc<
 #[test]
 fn who_is_interrupted_while_his_session_ends_leaves_no_lock_behind() {
     for others_let_go in [true, false] {
-        let late = Late::new(&Arc::new(World::new(48 << 20)));
-        let client = late.client();
-        let file = make(&client, "f").unwrap();
-        let (other, theirs) = late.other(&file);
-        lock(&other, &theirs, 1, false).unwrap();
-        let answered = wait_for(&client, &file, lock_request(&file, 2, false));
+        let (late, client, file) = begin();
+        let (others, answered) = wait_behind_another(&late, &client, &file);
         let ended = late.begin_to_end_session(&client);
-        let unlock =
-            || other.lock(&theirs, LockRequest { kind: LockKind::Unlock, ..lock_request(&theirs, 1, false) });
         std::thread::scope(|scope| {
             let cancelling = scope.spawn(|| client.lock_cancel(1));
             eventually(|| late.cancelled.load(SeqCst) > 0);
             if others_let_go {
-                unlock().unwrap();
+                unlock(&others);
             }
             late.begin_next_session(&client, ended);
             cancelling.join().unwrap();
         });
         let outcome = answered.recv().unwrap();
         assert_eq!(outcome.is_ok(), others_let_go, "{outcome:?}");
-        unlock().unwrap();
-        require_true(&late, outcome, &(other, theirs));
+        unlock(&others);
+        require_true(&late, outcome, &others);
     }
 }
 
 /// The service has granted it in a start of which the answer does not count any more.
 #[test]
 fn who_is_interrupted_while_a_lock_is_asked_for_again_leaves_none_behind() {
-    let late = Late::new(&Arc::new(World::new(48 << 20)));
-    let client = late.client();
-    let file = make(&client, "f").unwrap();
-    let (other, theirs) = late.other(&file);
-    lock(&other, &theirs, 1, false).unwrap();
-    let answered = wait_for(&client, &file, lock_request(&file, 2, false));
+    let (late, client, file) = begin();
+    let (others, answered) = wait_behind_another(&late, &client, &file);
     late.answers.is_held.store(true, SeqCst);
     assert_eq!(late.start_anew(), 0);
     late.answers.await_one();
     client.lock_cancel(1);
     assert_eq!(late.start_anew(), 0);
-    other.lock(&theirs, LockRequest { kind: LockKind::Unlock, ..lock_request(&theirs, 1, false) }).unwrap();
+    unlock(&others);
     assert!(answered.try_recv().is_err(), "whoever asks has not been answered");
     late.answers.is_held.store(false, SeqCst);
     let outcome = answered.recv().unwrap();
-    require_true(&late, outcome, &(other, theirs));
+    require_true(&late, outcome, &others);
 }
 
 /// The service has let it go, and others have it, before the answer comes.
 #[test]
 fn a_lock_that_is_being_dropped_is_not_told_of_to_the_next_start() {
-    let late = Late::new(&Arc::new(World::new(48 << 20)));
-    let client = late.client();
-    let file = make(&client, "f").unwrap();
+    let (late, client, file) = begin();
     lock(&client, &file, 2, false).unwrap();
     assert_eq!(late.start_anew(), 1);
     late.answers.is_held.store(true, SeqCst);
@@ -272,9 +278,7 @@ fn a_lock_that_is_being_dropped_is_not_told_of_to_the_next_start() {
 /// It is gone at the service (`flock(2)`: a conversion is not atomic). A service that was started anew would have it, and others' locks not.
 #[test]
 fn a_flock_that_is_not_converted_is_not_told_of_to_the_next_start() {
-    let late = Late::new(&Arc::new(World::new(48 << 20)));
-    let client = late.client();
-    let file = make(&client, "f").unwrap();
+    let (late, client, file) = begin();
     let (other, theirs) = late.other(&file);
     let shared =
         |file: &Handle, owner| LockRequest { kind: LockKind::Read, ..lock_request(file, owner, true) };
