@@ -44,6 +44,8 @@ struct Late {
     events: Mutex<Option<Arc<dyn SessionEvents>>>,
     answers: Held,
     openings: Held,
+    /// Whether calls that drop locks get no answer, and are not carried out.
+    are_releases_lost: AtomicBool,
     /// Calls for locks.
     asked: AtomicU32,
     /// Calls that take them back.
@@ -56,9 +58,20 @@ struct Late {
 impl Late {
     fn new(world: &Arc<World>) -> Arc<Late> {
         let (events, answers, openings) = (Mutex::default(), Held::default(), Held::default());
+        let are_releases_lost = AtomicBool::new(false);
         let (asked, cancelled) = (AtomicU32::new(0), AtomicU32::new(0));
         let (told, telling) = (Mutex::default(), Mutex::default());
-        Arc::new(Late { world: world.clone(), events, answers, openings, asked, cancelled, told, telling })
+        Arc::new(Late {
+            world: world.clone(),
+            events,
+            answers,
+            openings,
+            are_releases_lost,
+            asked,
+            cancelled,
+            told,
+            telling,
+        })
     }
 
     fn client(self: &Arc<Late>) -> Arc<Client> {
@@ -141,6 +154,9 @@ impl MetaCalls for Late {
                 *self.told.lock() = Some(std::mem::take(&mut self.telling.lock()));
             }
             _ => {}
+        }
+        if matches!(request, MetaRequest::LockRelease { .. }) && self.are_releases_lost.load(SeqCst) {
+            return Err(Errno::ETIMEDOUT);
         }
         let reply = self.world.meta.call(caller, request);
         if is_of_lock {
@@ -295,4 +311,21 @@ fn a_flock_that_is_not_converted_is_not_told_of_to_the_next_start() {
     other.release(&theirs);
     assert_eq!(answered.recv(), Ok(Ok(())));
     assert_eq!(late.start_anew(), 1);
+}
+
+#[test]
+fn a_lock_whose_end_the_service_was_not_told_of_ends_with_its_file() {
+    for is_flock in [false, true] {
+        let (late, client, file) = begin();
+        let (other, theirs) = late.other(&file);
+        let mine = lock_request(&file, 2, is_flock);
+        client.lock(&file, mine).unwrap();
+        late.are_releases_lost.store(true, SeqCst);
+        assert_eq!(client.lock_release(&file, mine.owner, is_flock), Err(Errno::ETIMEDOUT));
+        assert_eq!(lock(&other, &theirs, 1, is_flock), Err(Errno::EAGAIN));
+        let answered = wait_for(&other, &theirs, lock_request(&theirs, 1, is_flock));
+        client.release(&file);
+        assert_eq!(answered.recv_timeout(Duration::from_secs(30)), Ok(Ok(())), "is_flock: {is_flock}");
+        other.release(&theirs);
+    }
 }

@@ -259,6 +259,34 @@ impl LockTable {
         self.settle(inode, grants);
     }
 
+    /// Whether something on a file is held or waited for through a description of a session.
+    pub fn has_description(&self, session: SessionId, through: DescriptionId, inode: InodeId) -> bool {
+        self.files.get(&inode).is_some_and(|file| file.of_description(session, through).next().is_some())
+    }
+
+    /// Drops whatever is held or waited for on a file through a description of a session, which has ended: what its owners have not dropped, because that did not arrive, nobody holds.
+    pub fn release_description(
+        &mut self,
+        session: SessionId,
+        through: DescriptionId,
+        inode: InodeId,
+        grants: &mut Vec<LockGrant>,
+    ) {
+        let Some(file) = self.files.get(&inode) else { return };
+        let holders: BTreeSet<LockHolder> = file.of_description(session, through).collect();
+        for holder in holders {
+            let gone = self.change(inode, holder, |file| {
+                file.drop_held(holder, true, Some(through));
+                file.drop_held(holder, false, Some(through));
+                file.drop_waiting(holder, Some(through))
+            });
+            for wait_id in gone {
+                self.forget_wait(wait_id);
+            }
+        }
+        self.settle(inode, grants);
+    }
+
     /// Ends waits that began [`DESCRIPTION_END_MAX`] ago with `EDEADLK` if they may have been part of a deadlock then, and are.
     /// To be called every now and then; costs nothing when there are none.
     pub fn end_deadlocks(&mut self, now: Duration, grants: &mut Vec<LockGrant>) {
@@ -325,7 +353,7 @@ impl LockTable {
             let gone = self.change(inode, holder, |file| {
                 file.drop_held(holder, true, None);
                 file.drop_held(holder, false, None);
-                file.drop_waiting(holder)
+                file.drop_waiting(holder, None)
             });
             for wait_id in gone {
                 self.forget_wait(wait_id);

@@ -212,6 +212,7 @@ impl MetaService {
         inode: InodeId,
         handle: DescriptionId,
     ) -> Result<Option<Attr>, Errno> {
+        self.drop_locks_of(caller.op.session, handle, inode);
         match self.opens.lock().close(caller.op.session, inode, handle) {
             true => {}
             false => return Ok(None),

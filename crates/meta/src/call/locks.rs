@@ -3,8 +3,8 @@
 use crate::MetaService;
 use ashlar_namespace::lock::{LockFrom, LockGrant, LockWait, WaitArgs};
 use ashlar_rpc::Caller;
-use ashlar_types::Errno;
 use ashlar_types::message::{LockKind, LockRequest, MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::{DescriptionId, Errno, InodeId, SessionId};
 
 impl MetaService {
     pub(super) fn call_on_locks(
@@ -66,6 +66,19 @@ impl MetaService {
         };
         self.announce_locks(grants);
         reply
+    }
+
+    /// Drops locks that a description which has ended still has: a call that was to drop them has failed, or one was granted to somebody who had been told that it was not.
+    pub(super) fn drop_locks_of(&self, session: SessionId, through: DescriptionId, inode: InodeId) {
+        if !self.locks.lock().has_description(session, through, inode) {
+            return;
+        }
+        // ORDER: as above.
+        self.leases.lock().forget_asked(inode);
+        let mut grants = Vec::new();
+        self.locks.lock().release_description(session, through, inode, &mut grants);
+        tracing::info!(%session, %inode, "locks of a file that was closed were still held, and are dropped");
+        self.announce_locks(grants);
     }
 
     /// Ends lock calls that have turned out to wait for themselves.

@@ -4,7 +4,7 @@
 
 use super::{LOCK_END_MAX, LockConflict, LockHeld, LockHolder, WaitId};
 use ashlar_types::message::{LockKind, LockRange, LockRequest};
-use ashlar_types::{DescriptionId, Errno, InodeId};
+use ashlar_types::{DescriptionId, Errno, InodeId, SessionId};
 use std::collections::VecDeque;
 
 /// A request that waits.
@@ -209,12 +209,25 @@ impl FileLocks {
         list.retain(|held| held.holder != holder || through.is_some_and(|through| through != held.through));
     }
 
-    /// Drops the requests of `holder` that wait, and names them.
-    pub(super) fn drop_waiting(&mut self, holder: LockHolder) -> Vec<WaitId> {
-        let of_holder = self.waiting.iter().filter(|waiter| waiter.holder == holder);
-        let gone = of_holder.map(|waiter| waiter.id).collect();
-        self.waiting.retain(|waiter| waiter.holder != holder);
+    /// Drops the requests of `holder` that wait, those made through `through`, or all, and names them.
+    pub(super) fn drop_waiting(&mut self, holder: LockHolder, through: Option<DescriptionId>) -> Vec<WaitId> {
+        let is_meant = |waiter: &Waiter| {
+            waiter.holder == holder && through.is_none_or(|through| through == waiter.through)
+        };
+        let gone = self.waiting.iter().filter(|waiter| is_meant(waiter)).map(|waiter| waiter.id).collect();
+        self.waiting.retain(|waiter| !is_meant(waiter));
         gone
+    }
+
+    /// Who holds or waits for something through a description of a session; some more than once.
+    pub(super) fn of_description(
+        &self,
+        session: SessionId,
+        through: DescriptionId,
+    ) -> impl Iterator<Item = LockHolder> + use<'_> {
+        let held = self.ranges.iter().chain(&self.flocks).map(|held| (held.holder, held.through));
+        let all = held.chain(self.waiting.iter().map(|waiter| (waiter.holder, waiter.through)));
+        all.filter(move |(holder, by)| holder.session == session && *by == through).map(|(holder, _)| holder)
     }
 }
 
