@@ -13,10 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use support::heard::Heard;
 use support::{World, eventually, lock, lock_request, make};
 
 /// It has everything.
 const NODE: NodeId = NodeId(1);
+
 /// Something that is held up.
 #[derive(Default)]
 struct Held {
@@ -41,7 +43,7 @@ impl Held {
 /// Metadata whose answers to calls for locks, and openings of sessions, are held up.
 struct Late {
     world: Arc<World>,
-    events: Mutex<Option<Arc<dyn SessionEvents>>>,
+    heard: Arc<Heard>,
     answers: Held,
     openings: Held,
     /// Whether calls that drop locks get no answer, and are not carried out.
@@ -57,13 +59,13 @@ struct Late {
 
 impl Late {
     fn new(world: &Arc<World>) -> Arc<Late> {
-        let (events, answers, openings) = (Mutex::default(), Held::default(), Held::default());
+        let (heard, answers, openings) = (Heard::new(world), Held::default(), Held::default());
         let are_releases_lost = AtomicBool::new(false);
         let (asked, cancelled) = (AtomicU32::new(0), AtomicU32::new(0));
         let (told, telling) = (Mutex::default(), Mutex::default());
         Arc::new(Late {
             world: world.clone(),
-            events,
+            heard,
             answers,
             openings,
             are_releases_lost,
@@ -76,11 +78,6 @@ impl Late {
 
     fn client(self: &Arc<Late>) -> Arc<Client> {
         self.world.client_that_comes_back(self.clone(), self.world.storage.clone())
-    }
-
-    fn tell(&self, event: SessionEvent) {
-        let events = self.events.lock().clone().unwrap();
-        events.deliver(event);
     }
 
     /// Another client that has `file` open.
@@ -96,7 +93,7 @@ impl Late {
         let ended = client.session();
         self.openings.is_held.store(true, SeqCst);
         self.close_session(ended);
-        self.tell(SessionEvent::Evicted { session: ended });
+        self.heard.tell(SessionEvent::Evicted { session: ended });
         self.openings.await_one();
         ended
     }
@@ -121,7 +118,7 @@ impl Late {
     /// Starts the service anew, as far as `client` knows; how many locks it tells of.
     fn start_anew(&self) -> usize {
         *self.told.lock() = None;
-        self.tell(SessionEvent::Reclaim { server: NODE, incarnation: 0 });
+        self.heard.tell(SessionEvent::Reclaim { server: NODE, incarnation: 0 });
         eventually(|| self.told.lock().is_some());
         self.told.lock().unwrap()
     }
@@ -137,11 +134,10 @@ fn wait_for(client: &Client, file: &Arc<Handle>, request: LockRequest) -> Receiv
 impl MetaCalls for Late {
     fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
         self.openings.pass();
-        *self.events.lock() = Some(events.clone());
-        self.world.meta.open_session(events)
+        self.heard.open_session(events)
     }
     fn close_session(&self, session: SessionId) {
-        self.world.meta.close_session(session);
+        self.heard.close_session(session);
     }
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         let is_of_lock = matches!(request, MetaRequest::Lock { .. } | MetaRequest::LockWait { .. });
@@ -158,7 +154,7 @@ impl MetaCalls for Late {
         if matches!(request, MetaRequest::LockRelease { .. }) && self.are_releases_lost.load(SeqCst) {
             return Err(Errno::ETIMEDOUT);
         }
-        let reply = self.world.meta.call(caller, request);
+        let reply = self.heard.call(caller, request);
         if is_of_lock {
             self.answers.pass();
         }
@@ -284,8 +280,9 @@ fn a_lock_that_is_being_dropped_is_not_told_of_to_the_next_start() {
         let unlock = LockRequest { kind: LockKind::Unlock, ..lock_request(file, 2, false) };
         let unlocking = scope.spawn(move || client.lock(file, unlock));
         late.answers.await_one();
-        assert_eq!(late.start_anew(), 0);
+        let told = late.start_anew();
         late.answers.is_held.store(false, SeqCst);
+        assert_eq!(told, 0);
         unlocking.join().unwrap().unwrap();
     });
     assert_eq!(late.start_anew(), 0);

@@ -274,16 +274,7 @@ impl LockTable {
     ) {
         let Some(file) = self.files.get(&inode) else { return };
         let holders: BTreeSet<LockHolder> = file.of_description(session, through).collect();
-        for holder in holders {
-            let gone = self.change(inode, holder, |file| {
-                file.drop_held(holder, true, Some(through));
-                file.drop_held(holder, false, Some(through));
-                file.drop_waiting(holder, Some(through))
-            });
-            for wait_id in gone {
-                self.forget_wait(wait_id);
-            }
-        }
+        holders.into_iter().for_each(|holder| self.drop_all(holder, inode, Some(through)));
         self.settle(inode, grants);
     }
 
@@ -349,18 +340,21 @@ impl LockTable {
     ) {
         let places: Vec<(LockHolder, InodeId)> = self.index.range(from..=to).copied().collect();
         // Everything goes before anybody is granted: a request of the same session must not be granted on the way.
-        for &(holder, inode) in &places {
-            let gone = self.change(inode, holder, |file| {
-                file.drop_held(holder, true, None);
-                file.drop_held(holder, false, None);
-                file.drop_waiting(holder, None)
-            });
-            for wait_id in gone {
-                self.forget_wait(wait_id);
-            }
-        }
+        places.iter().for_each(|&(holder, inode)| self.drop_all(holder, inode, None));
         for (_, inode) in places {
             self.settle(inode, grants);
+        }
+    }
+
+    /// Drops what `holder` holds or waits for on a file, through one description or any.
+    fn drop_all(&mut self, holder: LockHolder, inode: InodeId, through: Option<DescriptionId>) {
+        let gone = self.change(inode, holder, |file| {
+            file.drop_held(holder, true, through);
+            file.drop_held(holder, false, through);
+            file.drop_waiting(holder, through)
+        });
+        for wait_id in gone {
+            self.forget_wait(wait_id);
         }
     }
 
