@@ -42,7 +42,7 @@ impl Client {
         // LIMIT: a turn per start of the service, and per session.
         loop {
             let before = self.lock_time(request.inode);
-            self.held_locks.note_before(&request);
+            self.held_locks.note_before(&request, through);
             self.call_done(&Who::system(), MetaRequest::Lock { request, through })?;
             // What was told of by a service that has ended, after the next one was told what this client has, only that one knows.
             let is_still = || self.is_still(&before, request.inode);

@@ -58,6 +58,10 @@ impl Setting {
             self.client.begin_pages(&self.file.file, 0, PAGE_BYTES).unwrap();
             read(&self.client, &self.file, 6)
         });
+        // What others ask for from now on finds the page locked, however late the thread runs.
+        while self.page.0.try_lock().is_some() && !fill.is_finished() {
+            sleep(Duration::from_millis(1));
+        }
         Begun { write, fill }
     }
 

@@ -26,17 +26,18 @@ impl HeldLocks {
     }
 
     /// The service is about to be asked for `request`. What it drops then is not held from now on: others may have it before the answer is here, and a service that was started anew must not be told that
-    /// it is held. A flock that is to be converted is dropped first, also when the new one is refused or waited for (`flock(2)`); a range lock that is refused stays.
-    pub(crate) fn note_before(&self, request: &LockRequest) {
+    /// it is held. A flock that is to be converted is dropped first, also when the new one is refused or waited for (`flock(2)`). A range lock that is refused stays; but a read lock where its owner has all
+    /// of the range is refused by nobody, and others read beside it from when the service is asked.
+    pub(crate) fn note_before(&self, request: &LockRequest, through: DescriptionId) {
         let mut all = self.of.lock();
-        if request.kind == LockKind::Unlock {
-            // Nothing is taken through it.
-            note(&mut all, request, DescriptionId::default());
-        } else if request.is_flock {
-            let key = (request.inode, request.owner, true);
-            if all.get(&key).is_some_and(|held| held.iter().any(|(had, _)| had.kind != request.kind)) {
-                all.remove(&key);
-            }
+        let key = (request.inode, request.owner, request.is_flock);
+        let Some(held) = all.get(&key) else { return };
+        let is_converted = request.is_flock && held.iter().any(|(had, _)| had.kind != request.kind);
+        let is_sure = !request.is_flock && request.kind == LockKind::Read && is_covered(held, request.range);
+        if request.kind == LockKind::Unlock || is_sure {
+            note(&mut all, request, through);
+        } else if is_converted {
+            all.remove(&key);
         }
     }
 
@@ -96,6 +97,13 @@ fn note(all: &mut ByOwner, request: &LockRequest, through: DescriptionId) {
     if held.is_empty() {
         all.remove(&key);
     }
+}
+
+/// Whether the locks of one owner, none of which overlaps another, cover all of `range`.
+fn is_covered(held: &[Held], range: LockRange) -> bool {
+    let bytes = |start: u64, end: u64| (u128::from(end) + 1).saturating_sub(u128::from(start));
+    let within = |(lock, _): &Held| bytes(lock.range.start.max(range.start), lock.range.end.min(range.end));
+    held.iter().map(within).sum::<u128>() == bytes(range.start, range.end)
 }
 
 /// What is left of a lock beside `range`.
@@ -172,13 +180,29 @@ mod tests {
         let flock = |kind| LockRequest { is_flock: true, ..range(kind, 0, 0) };
         held.note(&flock(LockKind::Read), DescriptionId(1));
         held.note(&range(LockKind::Read, 0, 9), DescriptionId(1));
-        held.note_before(&flock(LockKind::Read));
+        held.note_before(&flock(LockKind::Read), DescriptionId(1));
         assert_eq!(shown(&held).len(), 2, "nothing is converted");
-        held.note_before(&flock(LockKind::Write));
-        held.note_before(&range(LockKind::Write, 0, 9));
+        held.note_before(&flock(LockKind::Write), DescriptionId(1));
+        held.note_before(&range(LockKind::Write, 0, 9), DescriptionId(1));
         assert_eq!(shown(&held), [(LockKind::Read, 0, 9)], "a range lock that is refused stays");
-        held.note_before(&range(LockKind::Unlock, 0, 4));
+        held.note_before(&range(LockKind::Unlock, 0, 4), DescriptionId(1));
         assert_eq!(shown(&held), [(LockKind::Read, 5, 9)]);
+    }
+
+    /// Others may read from when the service is asked; told as a write lock it would be in their way.
+    #[test]
+    fn a_write_lock_is_a_read_lock_from_when_the_service_is_asked() {
+        use LockKind::{Read, Write};
+        let (held, one) = (HeldLocks::default(), DescriptionId(1));
+        held.note(&range(Write, 0, 9), one);
+        held.note(&range(Write, 20, u64::MAX), one);
+        held.note_before(&range(Read, 5, 24), one);
+        assert_eq!(shown(&held), [(Write, 0, 9), (Write, 20, u64::MAX)], "others may have what is between");
+        held.note(&range(Read, 10, 19), one);
+        held.note_before(&range(Read, 5, 24), one);
+        assert_eq!(shown(&held), [(Write, 0, 4), (Read, 5, 24), (Write, 25, u64::MAX)]);
+        held.note_before(&range(Read, 0, u64::MAX), one);
+        assert_eq!(shown(&held), [(Read, 0, u64::MAX)]);
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl Client {
                 Some(true) => return self.end_cancelled(ticket, request, through),
                 Some(false) => {}
             }
-            self.held_locks.note_before(&request);
+            self.held_locks.note_before(&request, through);
             let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
             let outcome = match reply {
                 Ok(MetaReply::LockQueued) => match self.lock_waits.note_queued(ticket) {
@@ -223,7 +223,7 @@ impl Client {
             let outcome = match cancelled {
                 Ok(()) => Err(Errno::EINTR),
                 Err(Errno::ENOENT) => {
-                    self.held_locks.note_before(&request);
+                    self.held_locks.note_before(&request, through);
                     self.call_done(&Who::system(), MetaRequest::Lock { request, through })
                 }
                 Err(errno) => Err(errno),
