@@ -163,7 +163,8 @@ fn a_drill_tells_what_was_seen_and_puts_everything_right() {
     for part in [
         "| 2 | server-storage",
         "--disks 2",
-        "no shared disks in this release",
+        "Not run: a lab has no shared disks, and so no fence device",
+        "--kind fence-failed",
         "storage1 killed",
         "| longest |",
     ] {

@@ -53,4 +53,8 @@ pub trait Copies: Send + Sync {
     /// # Errors
     /// [`KvError::NotPrimary`]: whether they have is not known.
     fn end_flush(&self, sequence: u64) -> Result<(), KvError>;
+
+    /// What is stored here is damaged, as `what` says. Whether others have all of it, and answer in place of this machine from now on. Asked under the lane's lock or without, so it must not wait, nor
+    /// call the lane.
+    fn give_up_damaged(&self, what: &str) -> bool;
 }

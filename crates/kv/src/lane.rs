@@ -19,6 +19,7 @@ mod health;
 mod kept;
 mod note;
 mod open;
+mod read_through;
 mod reader;
 mod segments;
 mod space;
@@ -350,7 +351,7 @@ impl Shared {
         if matches!(error, KvError::Io { .. } | KvError::Corrupt { .. } | KvError::NoSpace { .. }) {
             self.health.stop_after("", &error);
         }
-        error
+        reader::answered_elsewhere(self.copies.get(), error)
     }
 
     fn stats(&self) -> LaneStats {

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Copies that the test keeps itself.
 #[derive(Default)]
@@ -27,6 +28,9 @@ struct Noted {
     appended: Mutex<Vec<Group>>,
     committed: Mutex<u64>,
     flushes: Mutex<Vec<(&'static str, u64)>>,
+    /// What was found to be damaged.
+    damage: Mutex<Vec<String>>,
+    is_elsewhere: AtomicBool,
 }
 
 impl Copies for Noted {
@@ -55,6 +59,11 @@ impl Copies for Noted {
     fn end_flush(&self, sequence: u64) -> Result<(), KvError> {
         self.flushes.lock().push(("end", sequence));
         Ok(())
+    }
+
+    fn give_up_damaged(&self, what: &str) -> bool {
+        self.damage.lock().push(what.to_owned());
+        self.is_elsewhere.load(SeqCst)
     }
 }
 

@@ -164,6 +164,8 @@ struct Core {
     incoming: Option<take_all::Incoming>,
     /// Why it takes no part any more.
     broken: Option<String>,
+    /// What was found to be damaged on the disk, while others had it.
+    damage: Option<String>,
     /// The power was cut before something was stored that this machine had acknowledged, and it was in sync ever since, or has become so without having heard of it; the lane does not say so yet.
     is_left_short: bool,
     is_stopping: bool,
@@ -235,6 +237,7 @@ impl Replica {
             services_begun: 0,
             incoming: None,
             broken: None,
+            damage: None,
             is_left_short,
             is_stopping: false,
             announced: None,
@@ -327,6 +330,11 @@ impl Replica {
     /// Why it takes no part any more: it is to be started anew, or its disk to be looked at.
     pub fn broken(&self) -> Option<String> {
         self.core.lock().broken.clone()
+    }
+
+    /// What was found to be damaged here, while others had it: that is why it takes no part any more, and what is on the disk is not to be used again.
+    pub fn damage(&self) -> Option<String> {
+        self.core.lock().damage.clone()
     }
 
     /// Ends it. The metadata service has ended before.

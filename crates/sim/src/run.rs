@@ -169,7 +169,7 @@ impl Plan {
                 Fault::DiskError { disk: random.below(4), op, nth: 1 + random.below(60), errno }
             }
             _ => {
-                // Not for longer than a recall waits, and then on: what an evicted session still writes is not fenced yet.
+                // Not for longer than a recall waits, and then on: nothing here fences what an evicted session still writes. The edge of a storage server does, which is left out.
                 let for_ms = [1500, 4000, u64::MAX][random.below(3) as usize];
                 Fault::Hang {
                     actor: random.below(actors as u64) as usize,

@@ -192,6 +192,9 @@ pub struct MetaArgs {
     /// of --listen. Repeat for several.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_copies_address)]
     pub copies_listen: Vec<SocketAddr>,
+    /// Read all of each copy of metadata that is kept here once in so many seconds, so that damage on a disk is found, and the copy made anew, while another one is sound; 0: never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    pub read_through_every: u64,
     #[command(flatten)]
     pub copies: CopyArgs,
     #[command(flatten)]

@@ -6,11 +6,13 @@
 //! | `unheard` | what it does without at first |
 //! | `host`, `copy` | copies on this machine, and the service while it is this machine's |
 //! | `copy_store`, `papers` | what is on the disk of a copy; in whose name it is served |
+//! | `read_through` | damage of a copy is looked for while another one is sound |
 
 mod copy;
 mod copy_store;
 mod host;
 mod papers;
+mod read_through;
 mod service;
 mod span;
 mod unheard;

@@ -180,12 +180,12 @@ pub const ALL: &[Failure] = &[
         number: Some(4),
         title: "fence device",
         means: Means::None(
-            "not applicable: no shared disks in this release, so nobody switches off anybody. A server that is cut off is held off by numbers in every call, which needs no device",
+            "a lab has no shared disks, and so no fence device. A server that is cut off and has its own disks is held off by numbers in every call, which needs no device",
         ),
         in_lab: "nothing",
         not_in_lab: None,
-        operator: "pull the network cable of the management controller (BMC, switched PDU) of one server: nothing may be seen, as Ashlar does not use it",
-        operator_after: "put the cable back in",
+        operator: "where targets are on shared disks (elsewhere leave this one out): pull the network cable of the management controller (BMC, switched PDU) of a server that has a shared target: nothing may be seen. Then have that server crash, without warning, and stay down: echo c > /proc/sysrq-trigger as root. Its shared targets must not move: ashlar disk list shows them at it, and who fences it, and ashlar event list --kind fence-failed tells that this has failed",
+        operator_after: "once fence-failed was told (an attempt may take a minute), put the cable back in: the next attempt begins 5 s after one has failed, and when it succeeds the targets are at the other server within seconds. Then start the server that crashed, if its fence has not",
         hold: Hold::AsAsked,
     },
     Failure {

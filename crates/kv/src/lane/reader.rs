@@ -4,7 +4,7 @@ use super::segments::STATE_LOCK;
 use super::{Shared, State};
 use crate::engine::LastingSnapshot;
 use crate::overlay::{MergedChanges, Overlay};
-use crate::{KvError, Snapshot};
+use crate::{Copies, KvError, Snapshot};
 use ashlar_env::NoWaiting;
 use ashlar_types::ShardId;
 use bytes::Bytes;
@@ -47,16 +47,19 @@ struct LaneSnapshot {
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
     engine: LastingSnapshot,
+    copies: Option<Arc<dyn Copies>>,
 }
 
 impl Snapshot for LaneSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         get((&self.active, self.frozen.as_deref()), key, |key| self.engine.get(key))
+            .map_err(|error| answered_elsewhere(self.copies.as_ref(), error))
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
         let read = |visit: &mut crate::Visit<'_>| self.engine.scan(from, to, visit);
         scan(MergedChanges::new(&self.active, self.frozen.as_deref(), from, to), read, visit)
+            .map_err(|error| answered_elsewhere(self.copies.as_ref(), error))
     }
 }
 
@@ -67,12 +70,14 @@ impl Shared {
         self.health.check()?;
         let (active, frozen) = (state.active.clone(), state.frozen.clone());
         // ORDER: under the lock, like a read. While a checkpoint is being applied, the engine may have a change of the frozen overlay or not.
-        Ok(Box::new(LaneSnapshot { active, frozen, engine: self.engine.snapshot()? }))
+        let (engine, copies) = (self.engine.snapshot()?, self.copies.get().cloned());
+        Ok(Box::new(LaneSnapshot { active, frozen, engine, copies }))
     }
 
     pub(super) fn get(&self, state: &State, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         self.health.check()?;
         get((&state.active, state.frozen.as_deref()), key, |key| self.engine.get(key))
+            .map_err(|error| answered_elsewhere(self.copies.get(), error))
     }
 
     pub(super) fn scan(
@@ -85,6 +90,17 @@ impl Shared {
         self.health.check()?;
         let read = |visit: &mut crate::Visit<'_>| self.engine.scan(from, to, visit);
         scan(MergedChanges::new(&state.active, state.frozen.as_deref(), from, to), read, visit)
+            .map_err(|error| answered_elsewhere(self.copies.get(), error))
+    }
+}
+
+/// What `error` is for callers: damage here is none where others have all of it.
+pub(super) fn answered_elsewhere(copies: Option<&Arc<dyn Copies>>, error: KvError) -> KvError {
+    match (error, copies) {
+        (KvError::Corrupt { what }, Some(copies)) if copies.give_up_damaged(&what) => {
+            KvError::NotPrimary { what: format!("another machine answers: {what}") }
+        }
+        (error, _) => error,
     }
 }
 

@@ -189,6 +189,14 @@ impl Copy {
         closed.is_ok() || self.replica.broken().is_none()
     }
 
+    /// Notes, once it is closed, what was found to be damaged here: it is not used again once others go on without it.
+    pub fn note_damage(&self) {
+        let Some(what) = self.replica.damage() else { return };
+        if let Err(error) = self.parts.store.note_damage(&what) {
+            tracing::warn!(%error, server = %self.parts.server, "that a copy is damaged cannot be noted: it is found again");
+        }
+    }
+
     fn tend(&self) {
         let mut service: Option<Service> = None;
         let mut standing = self.replica.standing();
@@ -205,6 +213,9 @@ impl Copy {
             if let Some(why) = self.replica.broken().filter(|_| !std::mem::replace(&mut is_told_broken, true))
             {
                 tracing::error!(server = %self.parts.server, why, "a copy of metadata takes no part any more; it is begun anew in a while");
+                if self.replica.damage().is_some() {
+                    self.parts.site.report_damage(self.parts.server, &why);
+                }
             }
             self.leave_if_too_many(standing);
         }

@@ -7,6 +7,8 @@
 //! | `lane-N` | engine and log, as in any metadata directory |
 //! | `identity` | name, certificate and key of the metadata server, as a node has its own |
 //! | `founding` | metadata from before there were copies is being moved here |
+//! | `damaged` | what was found to be damaged, while others had it: what there is is set aside once they go on without it |
+//! | `set-aside` | the last that was |
 
 use crate::node::state::{ENGINE_DIR, LANE_DIR, make_private_directory, open_lane};
 use anyhow::{Context, Result, bail};
@@ -25,6 +27,8 @@ const COPY_FILE: &str = "copy";
 const CURRENT_FILE: &str = "current";
 const FOUNDING_FILE: &str = "founding";
 const IDENTITY_DIR: &str = "identity";
+const DAMAGED_FILE: &str = "damaged";
+const ASIDE_DIR: &str = "set-aside";
 /// LIMIT: bytes of the files above that are read.
 const BYTES_MAX: usize = 64 << 10;
 
@@ -118,27 +122,75 @@ impl DirectoryStore {
     /// # Errors
     /// When it cannot be.
     pub fn remove(&self) -> Result<()> {
-        // ORDER: what makes it a copy first.
-        for name in [COPY_FILE, CURRENT_FILE] {
-            if self.path.join(name).exists() {
-                self.disk
-                    .remove(name)
-                    .with_context(|| format!("cannot remove {}", self.path.join(name).display()))?;
-            }
+        self.make_no_copy()?;
+        for path in self.lanes()? {
+            std::fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        self.remove_file(DAMAGED_FILE)
+    }
+
+    /// Notes that it is damaged, as `what` says.
+    ///
+    /// # Errors
+    /// When that cannot be stored.
+    pub fn note_damage(&self, what: &str) -> Result<(), KvError> {
+        self.write(DAMAGED_FILE, what.as_bytes())
+    }
+
+    /// Whether it was noted to be damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.path.join(DAMAGED_FILE).exists()
+    }
+
+    /// Sets aside what there is, in place of what was before: from now on it is that of a machine that has lost what it had. Tells where that is.
+    ///
+    /// # Errors
+    /// When it cannot be moved; then the same is done again later.
+    pub fn set_aside(&self) -> Result<PathBuf> {
+        let aside = self.path.join(ASIDE_DIR);
+        // ORDER: what makes it a copy first, and the note last. Until then this is done again, and what was moved stays.
+        if self.is_used()? && aside.exists() {
+            std::fs::remove_dir_all(&aside).with_context(|| format!("cannot remove {}", aside.display()))?;
+        }
+        make_private_directory(&aside)?;
+        self.make_no_copy()?;
+        for path in self.lanes()? {
+            let name = path.file_name().context("a lane without a name")?;
+            std::fs::rename(&path, aside.join(name))
+                .with_context(|| format!("cannot move {} to {}", path.display(), aside.display()))?;
         }
         self.disk.sync_dir("").with_context(|| format!("cannot sync {}", self.path.display()))?;
-        for entry in
-            std::fs::read_dir(&self.path).with_context(|| format!("cannot list {}", self.path.display()))?
-        {
-            let path = entry.with_context(|| format!("cannot list {}", self.path.display()))?.path();
-            let is_lane =
-                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("lane-"));
-            if is_lane {
-                std::fs::remove_dir_all(&path)
-                    .with_context(|| format!("cannot remove {}", path.display()))?;
+        self.remove_file(DAMAGED_FILE)?;
+        Ok(aside)
+    }
+
+    /// From now on, durably, the directory is that of no copy.
+    fn make_no_copy(&self) -> Result<()> {
+        self.remove_file(COPY_FILE)?;
+        self.remove_file(CURRENT_FILE)?;
+        self.disk.sync_dir("").with_context(|| format!("cannot sync {}", self.path.display()))
+    }
+
+    fn remove_file(&self, name: &str) -> Result<()> {
+        let path = self.path.join(name);
+        if !path.exists() {
+            return Ok(());
+        }
+        self.disk.remove(name).with_context(|| format!("cannot remove {}", path.display()))
+    }
+
+    /// All directories of logs and engines.
+    fn lanes(&self) -> Result<Vec<PathBuf>> {
+        let list = || format!("cannot list {}", self.path.display());
+        let mut lanes = Vec::new();
+        for entry in std::fs::read_dir(&self.path).with_context(list)? {
+            let path = entry.with_context(list)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if name.is_some_and(|name| name.starts_with("lane-")) {
+                lanes.push(path);
             }
         }
-        Ok(())
+        Ok(lanes)
     }
 
     /// Begins to take over the metadata in `meta`, which has no copies: `prepare` notes in this store what it becomes.

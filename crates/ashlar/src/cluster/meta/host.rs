@@ -5,15 +5,19 @@ use super::super::doors::{Doors, Serving};
 use super::super::member::Member;
 use super::copy::{Copy, CopyParts};
 use super::copy_store::{DirectoryStore, kept_in};
+use super::read_through::Passes;
 use crate::cli::MetaArgs;
 use anyhow::{Context, Result, bail};
+use ashlar_console::object::node::name;
+use ashlar_kv::KvError;
 use ashlar_meta::replica::{self, CopyStore};
+use ashlar_rpc::Reports;
 use ashlar_rpc::net::{Endpoint, NetError, Service};
 use ashlar_rpc::remote::{CopyLinks, tell_managers};
 use ashlar_rpc::serve::{CopiesEndpoint, HearsCopies};
 use ashlar_types::membership::{Change, Membership};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{CopyGroup, CopyNotes, Epoch, NodeId};
+use ashlar_types::{CopyGroup, CopyNotes, Epoch, EventKind, NodeId};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
@@ -51,6 +55,15 @@ pub struct Site {
     pub poke: Poke,
     /// A service of this process shows what it counts where `--metrics` says.
     pub is_shown: AtomicBool,
+}
+
+impl Site {
+    /// Tells managers that a copy of `server` here is damaged.
+    pub fn report_damage(&self, server: NodeId, what: &str) {
+        let name = name(&self.member.map().read(), server);
+        let what = format!("a copy at {}: {what}", self.member.name.name);
+        self.member.reporter.report(EventKind::DamageFound, &name, &what);
+    }
 }
 
 /// Wakes whoever asks managers.
@@ -169,9 +182,12 @@ impl Host {
             }
             Duration::ZERO
         };
+        let (reading, mut passes) = (host.clone(), Passes::new(Duration::from_secs(args.read_through_every)));
+        let read = move || passes.turn(&reading.running());
         let works = [
             Background::start(&*tasks, "ashlar-host", say)?,
             Background::start(&*tasks, "ashlar-copies", turn)?,
+            Background::start(&*tasks, "ashlar-read", read)?,
         ];
         host.works.lock().extend(works);
         Ok(host)
@@ -316,7 +332,9 @@ impl Host {
             copy.begin_stop(false);
             copy.await_stop();
             // What of its log is on the disk could not be noted to be uncertain: this process does not go by it.
-            Kept::Resting(copy.close().then(|| Instant::now() + REST))
+            let is_noted = copy.close();
+            copy.note_damage();
+            Kept::Resting(is_noted.then(|| Instant::now() + REST))
         });
     }
 
@@ -336,8 +354,38 @@ impl Host {
         }
         let store = self.store(server)?;
         store.end_founding(&self.site.meta)?;
-        let parts = CopyParts { site: self.site.clone(), server, store: Arc::new(store), begun: group.begun };
-        Copy::start(parts, membership).map(Some)
+        if store.is_damaged() && !self.set_aside(&store, server, membership)? {
+            return Ok(None);
+        }
+        let store = Arc::new(store);
+        let parts = CopyParts { site: self.site.clone(), server, store: store.clone(), begun: group.begun };
+        let started = Copy::start(parts, membership);
+        if let Err(error) = &started
+            && let Some(KvError::Corrupt { what }) = error.downcast_ref()
+        {
+            store.note_damage(what)?;
+            self.site.report_damage(server, what);
+        }
+        started.map(Some)
+    }
+
+    /// Sets aside what is damaged, if others go on without it; what the last one has is used whatever it is. Whether this machine is to keep a copy.
+    fn set_aside(
+        &self,
+        store: &DirectoryStore,
+        server: NodeId,
+        membership: &Membership<NodeId>,
+    ) -> Result<bool> {
+        if membership.is_in_sync(self.own()) {
+            return Ok(true);
+        }
+        let aside = store.set_aside()?;
+        let (path, words) = (
+            aside.display(),
+            "a damaged copy of metadata is made anew from another one; what it was may be removed",
+        );
+        tracing::warn!(%server, %path, "{words}");
+        Ok(membership.is_member(self.own()))
     }
 
     /// This machine is to keep a copy from now on.
@@ -450,14 +498,19 @@ impl Host {
         }
     }
 
+    /// Copies that take part, by the metadata server they are of.
+    fn running(&self) -> Vec<(NodeId, Arc<Copy>)> {
+        let running = |(server, kept): (&NodeId, &Kept)| match kept {
+            Kept::Running(copy) => Some((*server, copy.clone())),
+            _ => None,
+        };
+        self.kept.read().iter().filter_map(running).collect()
+    }
+
     /// Ends all copies: services that run from them go to other machines where there are some.
     pub fn stop(&self) {
         self.is_stopping.store(true, SeqCst);
-        let running = |kept: &Kept| match kept {
-            Kept::Running(copy) => Some(copy.clone()),
-            _ => None,
-        };
-        let copies: Vec<Arc<Copy>> = self.kept.read().values().filter_map(running).collect();
+        let copies: Vec<Arc<Copy>> = self.running().into_iter().map(|(_, copy)| copy).collect();
         copies.iter().for_each(|copy| copy.begin_stop(true));
         // Memberships are still followed meanwhile: without this machine others go on at once.
         copies.iter().for_each(|copy| copy.await_stop());

@@ -1,0 +1,174 @@
+//! A lane whose engine is damaged says so where nobody else has what it has; where others do, it is left to them, and whoever reads is told to ask those.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod ledger;
+
+use ashlar_env::sim::SimDisk;
+use ashlar_kv::{
+    Copies, Engine, EngineReport, Group, KvError, Lane, LaneConfig, LastingSnapshot, MemoryEngine, Snapshot,
+};
+use ashlar_types::Epoch;
+use bytes::Bytes;
+use ledger::{CLUSTER, commit, key, put, sim_env, small_config};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// An engine in which one key is damaged from some moment on.
+struct Damaged {
+    engine: MemoryEngine,
+    is_damaged: Arc<AtomicBool>,
+}
+
+impl Damaged {
+    fn look(&self, key: &[u8]) -> Result<(), KvError> {
+        if self.is_damaged.load(SeqCst) && key == &*damaged_key() {
+            return Err(KvError::Corrupt { what: "a bit has flipped".to_owned() });
+        }
+        Ok(())
+    }
+}
+
+fn damaged_key() -> ashlar_kv::Key {
+    key(0, "bad")
+}
+
+impl Engine for Damaged {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.look(key)?;
+        self.engine.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), KvError> {
+        if from <= &*damaged_key() && &*damaged_key() < to {
+            self.look(&damaged_key())?;
+        }
+        self.engine.scan(from, to, visit)
+    }
+
+    fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
+        let (engine, is_damaged) = (self.engine.clone(), self.is_damaged.clone());
+        Ok(Box::new(Still(Damaged { engine, is_damaged })))
+    }
+
+    fn apply(&self, changes: &mut ashlar_kv::EngineChanges<'_>, note: &[u8]) -> Result<(), KvError> {
+        self.engine.apply(changes, note)
+    }
+
+    fn note(&self) -> Result<Option<Bytes>, KvError> {
+        self.engine.note()
+    }
+
+    fn verify(&self) -> Result<EngineReport, KvError> {
+        self.engine.verify()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.engine.bytes_used()
+    }
+
+    fn close(&self) -> Result<(), KvError> {
+        self.engine.close()
+    }
+}
+
+struct Still(Damaged);
+
+impl Snapshot for Still {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.0.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), KvError> {
+        self.0.scan(from, to, visit)
+    }
+}
+
+#[derive(Default)]
+struct Others {
+    are_there: AtomicBool,
+    told: Mutex<Vec<String>>,
+}
+
+impl Copies for Others {
+    fn await_turn(&self) {}
+
+    fn is_undecided(&self) -> bool {
+        false
+    }
+
+    fn epoch(&self) -> Result<Epoch, KvError> {
+        Ok(Epoch(1))
+    }
+
+    fn appended(&self, _: Group) {}
+
+    fn committed(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn begin_flush(&self, _: u64) {}
+
+    fn end_flush(&self, _: u64) -> Result<(), KvError> {
+        Ok(())
+    }
+
+    fn give_up_damaged(&self, what: &str) -> bool {
+        self.told.lock().push(what.to_owned());
+        self.are_there.load(SeqCst)
+    }
+}
+
+#[test]
+fn damage_is_none_where_others_have_what_is_damaged() {
+    let (disk, is_damaged) = (SimDisk::new(), Arc::new(AtomicBool::new(false)));
+    let engine = Box::new(Damaged { engine: MemoryEngine::new(), is_damaged: is_damaged.clone() });
+    let config = LaneConfig { keeps_log: true, ..small_config() };
+    let lane = Lane::open(Arc::new(disk), "lane", engine, &sim_env(1), CLUSTER, config).unwrap();
+    let others = Arc::new(Others::default());
+    lane.replicate_with(others.clone()).unwrap();
+    // More than is read in one go.
+    for name in ["bad".to_owned()].into_iter().chain((0..1500).map(|number| format!("k{number:04}"))) {
+        commit(&lane, vec![put(&name, "value")]).unwrap();
+    }
+    lane.checkpoint_now().unwrap();
+    let all = || {
+        let (mut from, mut turns) = (Vec::new(), 0);
+        while let Some(next) = lane.read_through(&from)? {
+            assert!(next.as_slice() > from.as_slice());
+            (from, turns) = (next.to_vec(), turns + 1);
+        }
+        Ok::<usize, KvError>(turns)
+    };
+    assert!(all().unwrap() >= 2, "it is read little by little");
+    let still = lane.snapshot().unwrap();
+    let bad = damaged_key();
+    let ways: [(&str, &dyn Fn() -> Result<(), KvError>); 6] = [
+        ("a reader", &|| lane.read().get(&bad).map(drop)),
+        ("a writer", &|| lane.write().get(&bad).map(drop)),
+        ("a scan", &|| lane.read().scan(&bad, &[0xFF; 9], &mut |_, _| std::ops::ControlFlow::Continue(()))),
+        ("a snapshot", &|| still.get(&bad).map(drop)),
+        ("a scan of a snapshot", &|| {
+            still.scan(&bad, &[0xFF; 9], &mut |_, _| std::ops::ControlFlow::Continue(()))
+        }),
+        ("who reads all of it", &|| all().map(drop)),
+    ];
+    for (who, read) in &ways {
+        assert!(read().is_ok(), "{who}");
+    }
+    assert!(others.told.lock().is_empty());
+    is_damaged.store(true, SeqCst);
+    for (who, read) in &ways {
+        assert!(matches!(read(), Err(KvError::Corrupt { .. })), "nobody else has it: {who}");
+    }
+    others.are_there.store(true, SeqCst);
+    others.told.lock().clear();
+    for (who, read) in &ways {
+        let answer = read();
+        assert!(matches!(answer, Err(KvError::NotPrimary { .. })), "others have it: {who}: {answer:?}");
+    }
+    assert_eq!(*others.told.lock(), vec!["a bit has flipped"; ways.len()]);
+    assert_eq!(lane.read().get(&key(0, "k0007")).unwrap(), Some(Bytes::from("value")));
+    drop(still);
+    lane.close().unwrap();
+}
