@@ -337,6 +337,21 @@ impl Replica {
         self.core.lock().damage.clone()
     }
 
+    /// What is on the disk is damaged, as `what` says: it takes no part any more if others have all of it. Whether they have.
+    fn give_up_damaged(&self, what: &str) -> bool {
+        let mut core = self.core.lock();
+        let member = core.machine.member();
+        if !member.membership().in_sync.iter().any(|node| *node != member.id()) {
+            return false;
+        }
+        if core.damage.is_none() {
+            core.damage = Some(what.to_owned());
+            core.give_up(format!("what it has is damaged: {what}"));
+            self.turned.notify_all();
+        }
+        true
+    }
+
     /// Ends it. The metadata service has ended before.
     ///
     /// # Errors

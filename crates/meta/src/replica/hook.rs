@@ -125,17 +125,6 @@ impl Copies for Hook {
     }
 
     fn give_up_damaged(&self, what: &str) -> bool {
-        let Some(replica) = self.replica() else { return false };
-        let mut core = replica.core.lock();
-        let member = core.machine.member();
-        if !member.membership().in_sync.iter().any(|node| *node != member.id()) {
-            return false;
-        }
-        if core.damage.is_none() {
-            core.damage = Some(what.to_owned());
-            core.give_up(format!("what it has is damaged: {what}"));
-            replica.turned.notify_all();
-        }
-        true
+        self.replica().is_some_and(|replica| replica.give_up_damaged(what))
     }
 }

@@ -165,6 +165,9 @@ impl Replica {
             Ok(None) => false,
             Err(error) => {
                 tracing::warn!(%error, "what a copy lacks could not be read");
+                if let KvError::Corrupt { what } = error {
+                    self.give_up_damaged(&what);
+                }
                 false
             }
         }
