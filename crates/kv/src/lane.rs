@@ -351,7 +351,11 @@ impl Shared {
         if matches!(error, KvError::Io { .. } | KvError::Corrupt { .. } | KvError::NoSpace { .. }) {
             self.health.stop_after("", &error);
         }
-        reader::answered_elsewhere(self.copies.get(), error)
+        // A disk that fails is another matter: what was stored is as it was.
+        if let KvError::Corrupt { .. } = error {
+            return reader::answered_elsewhere(self.copies.get(), error);
+        }
+        error
     }
 
     fn stats(&self) -> LaneStats {

@@ -73,6 +73,8 @@ pub struct ReplicaConfig {
     pub store: Arc<dyn CopyStore>,
     /// The others.
     pub peers: Arc<dyn CopyPeers>,
+    /// For how long from now on damage is no reason to give up what it has: that was made anew just now.
+    pub keeps_for: Duration,
     /// Managers.
     pub agreement: Arc<dyn Agreement>,
 }
@@ -129,6 +131,8 @@ pub struct Replica {
     this: Weak<Replica>,
     config: ReplicaConfig,
     first_epoch: Epoch,
+    /// See [`ReplicaConfig::keeps_for`].
+    keeps_until: Duration,
     /// Another one once all of it was replaced.
     lane: RwLock<Arc<Lane>>,
     core: Mutex<Core>,
@@ -244,10 +248,12 @@ impl Replica {
             out: Vec::new(),
         };
         let first_epoch = core.machine.member().epoch();
+        let keeps_until = if config.keeps_for.is_zero() { Duration::ZERO } else { now + config.keeps_for };
         let replica = Arc::new_cyclic(|this| Replica {
             this: this.clone(),
             config,
             first_epoch,
+            keeps_until,
             lane: RwLock::new(lane),
             core: Mutex::new(core),
             flushed: tasks.signal(),
@@ -337,18 +343,29 @@ impl Replica {
         self.core.lock().damage.clone()
     }
 
-    /// What is on the disk is damaged, as `what` says: it takes no part any more if others have all of it. Whether they have.
+    /// What is on the disk is damaged, as `what` says: it takes no part any more if others have all of it, and are there. Whether that is so.
     fn give_up_damaged(&self, what: &str) -> bool {
+        let now = self.config.env.clock.monotonic();
         let mut core = self.core.lock();
+        if core.damage.is_some() {
+            return true;
+        }
         let member = core.machine.member();
-        if !member.membership().in_sync.iter().any(|node| *node != member.id()) {
+        let (me, membership) = (member.id(), member.membership());
+        let mut others = membership.in_sync.iter().filter(|node| **node != me);
+        let is_elsewhere = match membership.is_in_sync(me) {
+            // Whoever is not heard may be dead: then this one is the last that has anything.
+            true => others.any(|node| member.is_granted_by(*node, now)),
+            false => others.next().is_some(),
+        };
+        if !is_elsewhere || now < self.keeps_until || core.broken.is_some() {
             return false;
         }
-        if core.damage.is_none() {
-            core.damage = Some(what.to_owned());
-            core.give_up(format!("what it has is damaged: {what}"));
-            self.turned.notify_all();
-        }
+        core.damage = Some(what.to_owned());
+        // Nobody is to be removed in favour of this one any more.
+        core.proposal = None;
+        core.give_up(format!("what it has is damaged: {what}"));
+        self.turned.notify_all();
         true
     }
 
@@ -381,7 +398,9 @@ impl Replica {
             }
         }
         let lane = self.lane();
-        if self.broken().is_some() {
+        // One that was only found to be damaged takes what it has to the next start, if that is needed: nobody else may be left.
+        let is_only_damaged = self.damage().is_some() && lane.stopped().is_none();
+        if self.broken().is_some() && !is_only_damaged {
             // What of its log is on the disk is not known: the next start asks others.
             let stored = self.core.lock().machine.member().to_store();
             self.config.store.keep(&store::Kept::new(stored, None, false).encode())?;
@@ -398,7 +417,13 @@ impl Replica {
             let span = if is_left_short { None } else { self.config.store.continuity() };
             self.config.store.keep(&store::Kept::new(stored, span, !is_left_short).encode())?;
         }
-        lane.close()
+        match lane.close() {
+            Err(error) if is_only_damaged => {
+                tracing::debug!(%error, "a lane that is damaged was not closed in good order");
+                Ok(())
+            }
+            closed => closed,
+        }
     }
 }
 

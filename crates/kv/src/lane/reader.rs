@@ -94,13 +94,16 @@ impl Shared {
     }
 }
 
-/// What `error` is for callers: damage here is none where others have all of it.
+/// What the `error` of a read of the engine is for callers: what is damaged here, or cannot be read, is none where others have all of it.
 pub(super) fn answered_elsewhere(copies: Option<&Arc<dyn Copies>>, error: KvError) -> KvError {
-    match (error, copies) {
-        (KvError::Corrupt { what }, Some(copies)) if copies.give_up_damaged(&what) => {
-            KvError::NotPrimary { what: format!("another machine answers: {what}") }
-        }
-        (error, _) => error,
+    let Some(copies) = copies.filter(|_| matches!(error, KvError::Corrupt { .. } | KvError::Io { .. }))
+    else {
+        return error;
+    };
+    let what = error.to_string();
+    match copies.give_up_damaged(&what) {
+        true => KvError::NotPrimary { what: format!("another machine answers: {what}") },
+        false => error,
     }
 }
 

@@ -14,6 +14,10 @@ use std::time::Duration;
 
 /// For how long a copy is waited for that takes entries: it writes them to its log, and may have to wait for a checkpoint.
 const ENTRIES_WAIT: Duration = Duration::from_secs(5);
+/// Time until it is tried again to read all that the lane holds when some of it cannot be read.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
+/// Time between looks whether there is anybody to send it to.
+const LOOK: Duration = Duration::from_millis(500);
 /// For how long one is waited for that takes a part of all there is.
 const PAGE_WAIT: Duration = Duration::from_secs(30);
 /// Bytes of entries in one message, about.
@@ -165,11 +169,23 @@ impl Replica {
             Ok(None) => false,
             Err(error) => {
                 tracing::warn!(%error, "what a copy lacks could not be read");
-                if let KvError::Corrupt { what } = error {
-                    self.give_up_damaged(&what);
+                if matches!(error, KvError::Corrupt { .. } | KvError::Io { .. })
+                    && !self.give_up_damaged(&error.to_string())
+                {
+                    self.await_end(epoch, UNREADABLE_PAUSE);
                 }
                 false
             }
+        }
+    }
+
+    /// Waits, unless the epoch ends meanwhile.
+    fn await_end(&self, epoch: Epoch, pause: Duration) {
+        let clock = &self.config.env.clock;
+        let end = clock.monotonic() + pause;
+        while !self.is_over(epoch) && clock.monotonic() < end {
+            let mut core = self.core.lock();
+            self.turned.wait_for(&mut core, LOOK);
         }
     }
 

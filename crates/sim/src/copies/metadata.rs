@@ -5,6 +5,7 @@
 //! their power, hang, or cannot hear each other; and once nothing fails any more, all copies are in sync and equal.
 
 mod check;
+mod damage;
 mod network;
 mod node;
 mod store;
@@ -50,6 +51,10 @@ struct Node {
     life: Mutex<Arc<Life>>,
     /// Does nothing before this time.
     frozen_until: Mutex<Duration>,
+    /// What it holds was found to be damaged, and is there yet.
+    has_found_damage: AtomicBool,
+    /// It has nothing, and was a copy.
+    has_lost_all: AtomicBool,
 }
 
 /// What was told to callers.
@@ -71,6 +76,8 @@ struct Told {
     reads: u64,
     by_node: BTreeMap<usize, u64>,
     everything_sent: u64,
+    /// Damaged copies that were made anew.
+    set_aside: u64,
 }
 
 struct Site {
@@ -152,6 +159,8 @@ fn new_site(seed: u64, is_traced: bool) -> Arc<Site> {
         disk: Arc::default(),
         life: Mutex::new(Arc::new(Life { is_over: AtomicBool::new(true), replica: Mutex::default() })),
         frozen_until: Mutex::default(),
+        has_found_damage: AtomicBool::new(false),
+        has_lost_all: AtomicBool::new(false),
     };
     let dice = SimEntropy::new(seed ^ 0x5EED);
     // Some begin with one copy, and get the others later.
@@ -183,6 +192,7 @@ pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcom
         ("reads", told.reads),
         ("runs with take-overs", u64::from(told.by_node.len() > 1)),
         ("copies sent whole", told.everything_sent),
+        ("damaged copies set aside", told.set_aside),
         ("cuts of all", told.cuts_of_all),
         ("failures of a disk", told.disks_failed),
         ("losses told", told.losses_told),
@@ -209,6 +219,7 @@ fn whole(site: &Arc<Site>) -> Result<(), String> {
         if site.is_failed() {
             return Ok(());
         }
+        damage::tend(site);
         if has_grown() {
             // What was durable before is so in the new one, too.
             trouble::cut_all(site, &mut cut_at);

@@ -35,6 +35,8 @@ const ANNOUNCE_MAX: Duration = Duration::from_secs(15);
 const MANAGER_MAX: Duration = Duration::from_secs(3);
 /// For how long a service is waited for that ends. What does not end is ended with the process, so that another service of it can begin.
 const END_MAX: Duration = Duration::from_secs(30);
+/// A copy that was made anew because of damage is kept for so long, whatever is found: copies that all cannot be read would be made anew from each other for ever.
+const KEEPS_FOR: Duration = Duration::from_secs(3600);
 /// For how long a copy that leaves is waited for until others know.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
@@ -121,6 +123,7 @@ impl Copy {
             terms: LeaseTerms::DEFAULT,
             store: parts.store.clone(),
             peers: Arc::new(Peers { links: site.links.clone(), server }),
+            keeps_for: KEEPS_FOR.saturating_sub(parts.store.since_set_aside().unwrap_or(KEEPS_FOR)),
             agreement: Arc::new(Managers { site: Arc::downgrade(site), server }),
         };
         let replica = Replica::start(config, membership)?;
@@ -189,6 +192,16 @@ impl Copy {
         closed.is_ok() || self.replica.broken().is_none()
     }
 
+    /// Whether what it has was found to be damaged before it was begun.
+    pub fn began_damaged(&self) -> bool {
+        self.parts.store.is_damaged()
+    }
+
+    /// Tells that what it has is damaged.
+    pub fn report_damage(&self, what: &str) {
+        self.parts.site.report_damage(self.parts.server, what);
+    }
+
     /// Notes, once it is closed, what was found to be damaged here: it is not used again once others go on without it.
     pub fn note_damage(&self) {
         let Some(what) = self.replica.damage() else { return };
@@ -214,7 +227,7 @@ impl Copy {
             {
                 tracing::error!(server = %self.parts.server, why, "a copy of metadata takes no part any more; it is begun anew in a while");
                 if self.replica.damage().is_some() {
-                    self.parts.site.report_damage(self.parts.server, &why);
+                    self.report_damage(&why);
                 }
             }
             self.leave_if_too_many(standing);

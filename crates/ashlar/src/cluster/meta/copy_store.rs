@@ -20,6 +20,7 @@ use ashlar_types::{ClusterId, NodeId};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Directory of all copies in that of `ashlar meta`.
 const COPIES_DIR: &str = "copies";
@@ -148,13 +149,15 @@ impl DirectoryStore {
     /// When it cannot be moved; then the same is done again later.
     pub fn set_aside(&self) -> Result<PathBuf> {
         let aside = self.path.join(ASIDE_DIR);
-        // ORDER: what makes it a copy first, and the note last. Until then this is done again, and what was moved stays.
-        if self.is_used()? && aside.exists() {
+        // ORDER: what makes it a copy first, and the note last: until then this is done again. What is there is moved last of all, behind what attempts have left, so that nothing of it is removed then.
+        self.make_no_copy()?;
+        let mut lanes = self.lanes()?;
+        lanes.sort_by_key(|path| std::cmp::Reverse(number_of(path)));
+        if !lanes.is_empty() && aside.exists() {
             std::fs::remove_dir_all(&aside).with_context(|| format!("cannot remove {}", aside.display()))?;
         }
         make_private_directory(&aside)?;
-        self.make_no_copy()?;
-        for path in self.lanes()? {
+        for path in lanes {
             let name = path.file_name().context("a lane without a name")?;
             std::fs::rename(&path, aside.join(name))
                 .with_context(|| format!("cannot move {} to {}", path.display(), aside.display()))?;
@@ -162,6 +165,13 @@ impl DirectoryStore {
         self.disk.sync_dir("").with_context(|| format!("cannot sync {}", self.path.display()))?;
         self.remove_file(DAMAGED_FILE)?;
         Ok(aside)
+    }
+
+    /// How long ago something was set aside, if anything was.
+    pub fn since_set_aside(&self) -> Option<Duration> {
+        let changed = std::fs::metadata(self.path.join(ASIDE_DIR)).and_then(|aside| aside.modified());
+        // A clock that was set back makes it just now.
+        changed.ok().map(|changed| changed.elapsed().unwrap_or_default())
     }
 
     /// From now on, durably, the directory is that of no copy.
@@ -296,6 +306,10 @@ impl DirectoryStore {
         let config = LaneConfig { keeps_log, ..LaneConfig::default() };
         open_lane(&disk, &place, &self.env, self.cluster, config).map_err(failed)
     }
+}
+
+fn number_of(lane: &Path) -> Option<u64> {
+    lane.file_name()?.to_str()?.strip_prefix("lane-")?.parse().ok()
 }
 
 fn lane_dir(number: u64) -> String {

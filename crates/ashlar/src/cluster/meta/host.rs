@@ -300,6 +300,10 @@ impl Host {
         let known = self.kept.read().get(&group.server).cloned();
         match known {
             Some(Kept::Running(copy)) if copy.replica().broken().is_some() => self.retire(group.server, copy),
+            // Others go on without it by now: it is set aside.
+            Some(Kept::Running(copy)) if copy.began_damaged() && !membership.is_in_sync(self.own()) => {
+                self.retire(group.server, copy);
+            }
             Some(Kept::Running(copy)) => copy.learn(membership, group.wanted),
             Some(Kept::Busy) => {}
             Some(Kept::Resting(until)) if until.is_none_or(|until| Instant::now() < until) => {}
@@ -379,6 +383,10 @@ impl Host {
         if membership.is_in_sync(self.own()) {
             return Ok(true);
         }
+        let kept = replica::kept_membership(store).ok().flatten();
+        if kept.is_some_and(|kept| kept.epoch > membership.epoch) {
+            bail!("managers say less than this copy knows");
+        }
         let aside = store.set_aside()?;
         let (path, words) = (
             aside.display(),
@@ -394,6 +402,7 @@ impl Host {
         let running = match known {
             Some(Kept::Busy) => return,
             Some(Kept::Resting(until)) if until.is_none_or(|until| Instant::now() < until) => return,
+            Some(Kept::Running(copy)) if copy.began_damaged() => return,
             Some(Kept::Running(copy)) => Some(copy),
             Some(Kept::Resting(_)) | None => None,
         };

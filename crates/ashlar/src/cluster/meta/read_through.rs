@@ -1,6 +1,7 @@
 //! Reads all of each copy of metadata here, slowly and again and again. What nobody asks for could be damaged for years, and be found when no other copy is left.
 
 use super::copy::Copy;
+use ashlar_kv::KvError;
 use ashlar_types::NodeId;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -58,7 +59,12 @@ impl Passes {
                 continue;
             }
             match read {
-                Err(error) => tracing::warn!(%error, %server, "a copy of metadata cannot be read whole"),
+                Err(error) => {
+                    tracing::warn!(%error, %server, "a copy of metadata cannot be read whole");
+                    if let KvError::Corrupt { what } = &error {
+                        copy.report_damage(what);
+                    }
+                }
                 Ok(_) => {
                     tracing::info!(%server, seconds = begun.elapsed().as_secs(), "all of a copy of metadata was read");
                 }

@@ -2,7 +2,7 @@
 
 use super::node::key;
 use super::trouble::admit_missing;
-use super::{NODES, Site};
+use super::{NODES, Site, damage};
 use crate::copies::{HEAL_MAX, require};
 use ashlar_kv::{Lane, Snapshot};
 use ashlar_meta::replica::Standing;
@@ -43,6 +43,8 @@ fn all(lane: &Lane) -> BTreeMap<Vec<u8>, Bytes> {
 pub(super) fn heal(site: &Arc<Site>) -> Result<(), String> {
     site.is_troubled.store(false, SeqCst);
     site.cut.lock().clear();
+    // Who was left alone with it goes on. What was found before is made anew all the same.
+    site.nodes.iter().for_each(|node| node.disk.set_damaged(false));
     let healed = site.now();
     let is_whole = || {
         let membership = site.map.lock().1.clone();
@@ -64,6 +66,7 @@ pub(super) fn heal(site: &Arc<Site>) -> Result<(), String> {
         };
         require(site.now() - healed < HEAL_MAX, told)?;
         admit_missing(site);
+        damage::tend(site);
     }
     Ok(())
 }

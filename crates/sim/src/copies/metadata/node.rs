@@ -1,5 +1,6 @@
 //! A copy, and the service on it while it is primary: how they are started, and killed.
 
+use super::damage;
 use super::network::{Managers, Wire};
 use super::store::Store;
 use super::{Life, MANAGERS, Site, WORKERS, node_of};
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 pub(super) fn key(text: &str) -> Key {
     let mut key = Key::from_slice(&0u16.to_be_bytes());
@@ -88,6 +90,8 @@ fn serve_while_primary(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, tenu
             Ok(()) | Err(KvError::NotPrimary { .. } | KvError::Stalled { .. }) => {}
             // Its disk has failed.
             Err(KvError::Stopped { .. }) => {}
+            // What it holds is damaged, and nobody else has it.
+            Err(KvError::Corrupt { .. }) => {}
             Err(error) => return site.fail(format!("node {at}: {error}")),
         }
         site.sleep(site.dice.below(15_000));
@@ -128,17 +132,19 @@ fn tell_loss(site: &Arc<Site>, at: usize, tenure: &Tenure) -> Result<(), KvError
 
 /// A life of a node.
 fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
+    damage::set_aside(site, at)?;
     let store = Store { site: site.clone(), at, life: life.clone(), begun: AtomicU64::new(0) };
     let config = ReplicaConfig {
         node: node_of(at),
         env: site.env(at),
         terms: LeaseTerms::DEFAULT,
+        keeps_for: Duration::ZERO,
         store: Arc::new(store),
         peers: Arc::new(Wire { site: site.clone(), from: at }),
         agreement: Arc::new(Managers { site: site.clone(), node: node_of(at) }),
     };
     let membership = site.map.lock().1.clone();
-    if config.store.kept()?.is_none() {
+    if config.store.kept()?.is_none() && !site.nodes[at].has_lost_all.load(SeqCst) {
         prepare(&*config.store, &membership)?;
     }
     let replica = Replica::start(config, &membership)?;
@@ -160,6 +166,7 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
         // Seldom, so that a power cut takes something.
         theirs.sleep(100_000 + theirs.dice.below(900_000));
         let _ = copy.lane().tick();
+        let _ = copy.lane().read_through(&[]);
     };
     site.scheduler.start_detached(&format!("n{at}-tick"), Box::new(tick));
     loop {
@@ -178,7 +185,15 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
                 continue;
             }
         }
-        tell_loss(site, at, &tenure)?;
+        match tell_loss(site, at, &tenure) {
+            // What it holds is damaged.
+            Err(KvError::Corrupt { .. } | KvError::NotPrimary { .. }) => {
+                tenure.end();
+                site.sleep(50_000);
+                continue;
+            }
+            told => told?,
+        }
         let workers = Arc::new(AtomicU64::new(WORKERS));
         for _ in 0..WORKERS {
             let (theirs, copy, left) = (site.clone(), replica.clone(), workers.clone());

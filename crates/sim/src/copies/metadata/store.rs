@@ -1,9 +1,10 @@
 //! The disk of a copy, as one life of its process sees it.
 
+use super::damage::Rotting;
 use super::{CLUSTER, Life, Site};
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Continuity, Disk, OpenMode, replace_file};
-use ashlar_kv::{Background, Engine, KvError, Lane, LaneConfig, MemoryEngine};
+use ashlar_kv::{Background, Engine, KvError, Lane, LaneConfig};
 use ashlar_meta::replica::CopyStore;
 use ashlar_types::ClusterId;
 use parking_lot::Mutex;
@@ -15,7 +16,31 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 #[derive(Default)]
 pub(super) struct NodeDisk {
     pub disk: SimDisk,
-    engines: Mutex<BTreeMap<u64, MemoryEngine>>,
+    engines: Mutex<BTreeMap<u64, Rotting>>,
+}
+
+impl NodeDisk {
+    /// Whether what was written last can be read.
+    pub fn is_damaged(&self) -> bool {
+        self.engines.lock().values().any(Rotting::is_damaged)
+    }
+
+    /// From now on all that is there cannot be read, or can.
+    pub fn set_damaged(&self, is_damaged: bool) {
+        self.engines.lock().values().for_each(|engine| engine.set_damaged(is_damaged));
+    }
+
+    /// What is there is of no copy any more.
+    pub fn set_aside(&self) -> std::io::Result<()> {
+        if self.disk.list("")?.iter().any(|name| name == "copy") {
+            self.disk.remove("copy")?;
+        }
+        let mut engines = self.engines.lock();
+        let number = engines.keys().last().copied().unwrap_or(0) + 1;
+        engines.clear();
+        engines.insert(number, Rotting::default());
+        replace_file(&self.disk, "current", number.to_string().as_bytes())
+    }
 }
 
 /// A life's way to its disk.

@@ -1,6 +1,6 @@
 //! What goes wrong.
 
-use super::{NODES, Site, node, node_of};
+use super::{NODES, Site, damage, node, node_of};
 use ashlar_env::sim::FaultOp;
 use ashlar_replication::membership::{Change, Proposer};
 use ashlar_types::NodeId;
@@ -90,6 +90,7 @@ pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
             site.cut.lock().extend(others.flat_map(|other| [(at, other), (other, at)]));
         }
         9 if site.dice.below(3) == 0 => cut_all(site, cut_at),
+        16 => damage::strike(site, at),
         _ => admit_missing(site),
     }
 }
