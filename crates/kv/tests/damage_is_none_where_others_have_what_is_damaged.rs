@@ -119,6 +119,9 @@ impl Copies for Others {
     }
 }
 
+/// Who reads, and how.
+type Way<'a> = (&'a str, &'a dyn Fn() -> Result<(), KvError>);
+
 #[test]
 fn damage_is_none_where_others_have_what_is_damaged() {
     let (disk, is_damaged) = (SimDisk::new(), Arc::new(AtomicBool::new(false)));
@@ -143,7 +146,7 @@ fn damage_is_none_where_others_have_what_is_damaged() {
     assert!(all().unwrap() >= 2, "it is read little by little");
     let still = lane.snapshot().unwrap();
     let bad = damaged_key();
-    let ways: [(&str, &dyn Fn() -> Result<(), KvError>); 6] = [
+    let ways: [Way<'_>; 6] = [
         ("a reader", &|| lane.read().get(&bad).map(drop)),
         ("a writer", &|| lane.write().get(&bad).map(drop)),
         ("a scan", &|| lane.read().scan(&bad, &[0xFF; 9], &mut |_, _| std::ops::ControlFlow::Continue(()))),
