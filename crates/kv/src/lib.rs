@@ -110,6 +110,18 @@ impl KvError {
         KvError::io(format!("{SYNC} {what}"), source)
     }
 
+    /// Whether a read that failed so says that what is stored is damaged, or cannot be read from the disk.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            KvError::Corrupt { .. } => true,
+            KvError::Io { source, .. } => {
+                let unreadable = [libc::EIO, libc::ENODATA, libc::EBADMSG, libc::EUCLEAN, libc::EREMOTEIO];
+                source.raw_os_error().is_some_and(|errno| unreadable.contains(&errno))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether what was written before may be gone: the disk has failed. Not what is refused before anything is done, for want of room, files, threads or rights; but of a sync that fails
     /// everything is to be feared.
     pub(crate) fn may_have_lost(&self) -> bool {

@@ -12,20 +12,25 @@ use bytes::Bytes;
 use ledger::{CLUSTER, commit, key, put, sim_env, small_config};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
 /// An engine in which one key is damaged from some moment on.
 struct Damaged {
     engine: MemoryEngine,
-    is_damaged: Arc<AtomicBool>,
+    fault: Arc<AtomicI32>,
 }
+
+/// Reads say that a checksum does not match.
+const FLIPPED: i32 = -1;
 
 impl Damaged {
     fn look(&self, key: &[u8]) -> Result<(), KvError> {
-        if self.is_damaged.load(SeqCst) && key == &*damaged_key() {
-            return Err(KvError::Corrupt { what: "a bit has flipped".to_owned() });
+        let what = "a bit has flipped".to_owned();
+        match self.fault.load(SeqCst) {
+            fault if fault == 0 || key != &*damaged_key() => Ok(()),
+            FLIPPED => Err(KvError::Corrupt { what }),
+            errno => Err(KvError::Io { what, source: std::io::Error::from_raw_os_error(errno) }),
         }
-        Ok(())
     }
 }
 
@@ -47,8 +52,7 @@ impl Engine for Damaged {
     }
 
     fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
-        let (engine, is_damaged) = (self.engine.clone(), self.is_damaged.clone());
-        Ok(Box::new(Still(Damaged { engine, is_damaged })))
+        Ok(Box::new(Still(Damaged { engine: self.engine.clone(), fault: self.fault.clone() })))
     }
 
     fn apply(&self, changes: &mut ashlar_kv::EngineChanges<'_>, note: &[u8]) -> Result<(), KvError> {
@@ -124,8 +128,8 @@ type Way<'a> = (&'a str, &'a dyn Fn() -> Result<(), KvError>);
 
 #[test]
 fn damage_is_none_where_others_have_what_is_damaged() {
-    let (disk, is_damaged) = (SimDisk::new(), Arc::new(AtomicBool::new(false)));
-    let engine = Box::new(Damaged { engine: MemoryEngine::new(), is_damaged: is_damaged.clone() });
+    let (disk, fault) = (SimDisk::new(), Arc::new(AtomicI32::new(0)));
+    let engine = Box::new(Damaged { engine: MemoryEngine::new(), fault: fault.clone() });
     let config = LaneConfig { keeps_log: true, ..small_config() };
     let lane = Lane::open(Arc::new(disk), "lane", engine, &sim_env(1), CLUSTER, config).unwrap();
     let others = Arc::new(Others::default());
@@ -160,19 +164,26 @@ fn damage_is_none_where_others_have_what_is_damaged() {
         assert!(read().is_ok(), "{who}");
     }
     assert!(others.told.lock().is_empty());
-    is_damaged.store(true, SeqCst);
+    fault.store(FLIPPED, SeqCst);
     for (who, read) in &ways {
         assert!(matches!(read(), Err(KvError::Corrupt { .. })), "nobody else has it: {who}");
     }
     others.are_there.store(true, SeqCst);
     others.told.lock().clear();
-    for (who, read) in &ways {
-        let answer = read();
-        assert!(matches!(answer, Err(KvError::NotPrimary { .. })), "others have it: {who}: {answer:?}");
+    for unreadable in [FLIPPED, libc::EIO] {
+        fault.store(unreadable, SeqCst);
+        for (who, read) in &ways {
+            let answer = read();
+            assert!(matches!(answer, Err(KvError::NotPrimary { .. })), "others have it: {who}: {answer:?}");
+        }
     }
-    let told = others.told.lock();
+    fault.store(libc::EMFILE, SeqCst);
+    for (who, read) in &ways {
+        assert!(matches!(read(), Err(KvError::Io { .. })), "it is not the disk: {who}");
+    }
+    let told = others.told.lock().clone();
     assert!(
-        told.len() == ways.len() && told.iter().all(|what| what.contains("a bit has flipped")),
+        told.len() == 2 * ways.len() && told.iter().all(|what| what.contains("a bit has flipped")),
         "{told:?}"
     );
     assert_eq!(lane.read().get(&key(0, "k0007")).unwrap(), Some(Bytes::from("value")));

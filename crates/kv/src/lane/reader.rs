@@ -96,10 +96,7 @@ impl Shared {
 
 /// What the `error` of a read of the engine is for callers: what is damaged here, or cannot be read, is none where others have all of it.
 pub(super) fn answered_elsewhere(copies: Option<&Arc<dyn Copies>>, error: KvError) -> KvError {
-    let Some(copies) = copies.filter(|_| matches!(error, KvError::Corrupt { .. } | KvError::Io { .. }))
-    else {
-        return error;
-    };
+    let Some(copies) = copies.filter(|_| error.is_damage()) else { return error };
     let what = error.to_string();
     match copies.give_up_damaged(&what) {
         true => KvError::NotPrimary { what: format!("another machine answers: {what}") },

@@ -170,7 +170,7 @@ impl Replica {
             Err(error) => {
                 tracing::warn!(%error, "what a copy lacks could not be read");
                 if matches!(error, KvError::Corrupt { .. } | KvError::Io { .. })
-                    && !self.give_up_damaged(&error.to_string())
+                    && !(error.is_damage() && self.give_up_damaged(&error.to_string()))
                 {
                     self.await_end(epoch, UNREADABLE_PAUSE);
                 }
