@@ -248,7 +248,7 @@ impl Replica {
             out: Vec::new(),
         };
         let first_epoch = core.machine.member().epoch();
-        let keeps_until = if config.keeps_for.is_zero() { Duration::ZERO } else { now + config.keeps_for };
+        let keeps_until = now + config.keeps_for;
         let replica = Arc::new_cyclic(|this| Replica {
             this: this.clone(),
             config,

@@ -152,7 +152,8 @@ impl DirectoryStore {
         // ORDER: what makes it a copy first, and the note last: until then this is done again. What is there is moved last of all, behind what attempts have left, so that nothing of it is removed then.
         self.make_no_copy()?;
         let mut lanes = self.lanes()?;
-        lanes.sort_by_key(|path| std::cmp::Reverse(number_of(path)));
+        let number = |path: &PathBuf| number_of(path.file_name()?.to_str()?);
+        lanes.sort_by_key(|path| std::cmp::Reverse(number(path)));
         if !lanes.is_empty() && aside.exists() {
             std::fs::remove_dir_all(&aside).with_context(|| format!("cannot remove {}", aside.display()))?;
         }
@@ -289,8 +290,7 @@ impl DirectoryStore {
     /// The largest number that a lane has here.
     fn newest(&self) -> Result<u64, KvError> {
         let names = self.disk.list("").map_err(io(format!("list {}", self.path.display())))?;
-        let numbers = names.iter().filter_map(|name| name.strip_prefix("lane-")?.parse().ok());
-        Ok(numbers.max().unwrap_or(0))
+        Ok(names.iter().filter_map(|name| number_of(name)).max().unwrap_or(0))
     }
 
     fn open_number(&self, number: u64, keeps_log: bool) -> Result<Lane, KvError> {
@@ -308,8 +308,8 @@ impl DirectoryStore {
     }
 }
 
-fn number_of(lane: &Path) -> Option<u64> {
-    lane.file_name()?.to_str()?.strip_prefix("lane-")?.parse().ok()
+fn number_of(lane: &str) -> Option<u64> {
+    lane.strip_prefix("lane-")?.parse().ok()
 }
 
 fn lane_dir(number: u64) -> String {

@@ -301,7 +301,7 @@ impl Host {
         match known {
             Some(Kept::Running(copy)) if copy.replica().broken().is_some() => self.retire(group.server, copy),
             // Others go on without it by now: it is set aside.
-            Some(Kept::Running(copy)) if copy.began_damaged() && !membership.is_in_sync(self.own()) => {
+            Some(Kept::Running(copy)) if !membership.is_in_sync(self.own()) && copy.began_damaged() => {
                 self.retire(group.server, copy);
             }
             Some(Kept::Running(copy)) => copy.learn(membership, group.wanted),
