@@ -43,7 +43,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn new(node: NodeId, tasks: &dyn Tasks) -> Peer {
+    /// One that is looked at from `now` on.
+    fn new(node: NodeId, now: Duration, tasks: &dyn Tasks) -> Peer {
         Peer {
             node,
             outbox: VecDeque::new(),
@@ -52,7 +53,7 @@ impl Peer {
             flushed: Default::default(),
             flush_wanted: 0,
             owed: None,
-            progress: Default::default(),
+            progress: [(0, now); 2],
             sender: Arc::new(tasks.signal()),
             caller: Arc::new(tasks.signal()),
             flusher: Arc::new(tasks.signal()),
@@ -107,7 +108,7 @@ impl Replica {
             if !is_member || core.peers.iter().any(|peer| peer.node == node) {
                 continue;
             }
-            let peer = Peer::new(node, &*self.config.env.tasks);
+            let peer = Peer::new(node, self.config.env.clock.monotonic(), &*self.config.env.tasks);
             if let Err(error) = self.begin_peer(&peer) {
                 core.give_up(format!("no thread could be started: {error}"));
                 return;

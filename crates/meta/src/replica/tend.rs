@@ -257,6 +257,8 @@ impl Core {
     fn find_stalled(&mut self, now: Duration, out: &mut Vec<Command<NodeId>>) {
         let member = self.machine.member();
         if !member.is_primary() {
+            // Whoever becomes primary begins to wait then.
+            self.peers.iter_mut().flat_map(|peer| &mut peer.progress).for_each(|(_, at)| *at = now);
             return;
         }
         let (last, epoch) = (self.machine.index().last().sequence.0, member.epoch());

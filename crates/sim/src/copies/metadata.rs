@@ -4,6 +4,7 @@
 //! What a metadata server has acknowledged is in all copies of its log that count, and who has been replaced acknowledges nothing and tells nothing that is old, whichever copies are killed, lose
 //! their power, hang, or cannot hear each other; and once nothing fails any more, all copies are in sync and equal.
 
+mod blame;
 mod check;
 mod damage;
 mod network;
@@ -19,6 +20,7 @@ use ashlar_meta::replica::Replica;
 use ashlar_replication::membership::{Change, Proposer, plan};
 use ashlar_types::membership::Membership;
 use ashlar_types::{ClusterId, Epoch, NodeId, Timespec};
+use blame::Blame;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,6 +37,10 @@ const MANAGERS: usize = NODES;
 
 fn node_of(at: usize) -> NodeId {
     NodeId(at as u32 + 1)
+}
+
+fn at_of(node: NodeId) -> usize {
+    node.0 as usize - 1
 }
 
 /// How often something goes wrong.
@@ -92,6 +98,7 @@ struct Site {
     may_lack: Mutex<BTreeSet<usize>>,
     /// Which node cannot hear which.
     cut: Mutex<BTreeSet<(usize, usize)>>,
+    blame: Mutex<Blame>,
     is_troubled: AtomicBool,
     next_number: AtomicU64,
     told: Mutex<Told>,
@@ -129,6 +136,14 @@ impl Site {
             self.may_lack.lock().retain(|at| changed.is_in_sync(node_of(*at)));
             self.scheduler.note(&|| format!("{by:?} has {change:?}: {changed:?}"));
             *map = (next.0, changed);
+            drop(map);
+            match (by, change) {
+                (_, Change::Promote(node)) => self.blame.lock().promoted(at_of(node), self.now()),
+                (Proposer::Replica(by), Change::Remove(node)) if by != node => {
+                    blame::look(self, at_of(by), at_of(node));
+                }
+                _ => {}
+            }
         }
     }
 
@@ -174,6 +189,7 @@ fn new_site(seed: u64, is_traced: bool) -> Arc<Site> {
         has_grown: AtomicBool::new(false),
         may_lack: Mutex::default(),
         cut: Mutex::default(),
+        blame: Mutex::default(),
         is_troubled: AtomicBool::new(true),
         next_number: AtomicU64::new(0),
         told: Mutex::default(),

@@ -1,7 +1,7 @@
 //! What must be so once nothing fails any more.
 
 use super::node::key;
-use super::trouble::admit_missing;
+use super::trouble::{admit_missing, mend};
 use super::{NODES, Site, damage};
 use crate::copies::{HEAL_MAX, require};
 use ashlar_kv::{Lane, Snapshot};
@@ -42,7 +42,7 @@ fn all(lane: &Lane) -> BTreeMap<Vec<u8>, Bytes> {
 /// Nothing fails any more, until all copies are there again and one of them serves.
 pub(super) fn heal(site: &Arc<Site>) -> Result<(), String> {
     site.is_troubled.store(false, SeqCst);
-    site.cut.lock().clear();
+    mend(site);
     // Who was left alone with it goes on. What was found before is made anew all the same.
     site.nodes.iter().for_each(|node| node.disk.set_damaged(false));
     let healed = site.now();

@@ -1,6 +1,6 @@
 //! Engines whose disk gives back what was not written, and what becomes of the copy then, as `ashlar meta` has it.
 
-use super::{NODES, Site, node, node_of};
+use super::{NODES, Site, at_of, node, node_of};
 use ashlar_kv::{
     Engine, EngineChanges, EngineReport, KvError, LastingSnapshot, MemoryEngine, Snapshot, Visit,
 };
@@ -91,7 +91,7 @@ pub(super) fn strike(site: &Site, at: usize) {
     let is_sound = |other: usize| {
         other != at && !site.may_lack.lock().contains(&other) && !site.nodes[other].disk.is_damaged()
     };
-    if in_sync.iter().any(|node| is_sound(node.0 as usize - 1)) {
+    if in_sync.iter().any(|node| is_sound(at_of(*node))) {
         site.scheduler.note(&|| format!("what node {at} holds is damaged"));
         site.nodes[at].disk.set_damaged(true);
     }

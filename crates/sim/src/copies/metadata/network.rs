@@ -1,6 +1,6 @@
 //! The network between copies, and from them to managers.
 
-use super::{MANAGERS, Site, node_of};
+use super::{MANAGERS, Site, at_of, node_of};
 use ashlar_meta::replica::{Agreement, CopyPeers};
 use ashlar_replication::membership::{Change, Proposer};
 use ashlar_types::{Epoch, Errno, NodeId};
@@ -20,7 +20,7 @@ struct Reply(Mutex<Option<Vec<u8>>>);
 
 impl CopyPeers for Wire {
     fn ask(&self, node: NodeId, head: &[u8], payload: &[u8], wait: Duration) -> Result<Vec<u8>, Errno> {
-        let (site, from, to) = (&self.site, self.from, node.0 as usize - 1);
+        let (site, from, to) = (&self.site, self.from, at_of(node));
         site.sleep(20 + site.dice.below(300));
         let is_cut = site.cut.lock().contains(&(from, to)) || site.chance(300);
         let life = site.nodes[to].life.lock().clone();
@@ -71,7 +71,7 @@ pub(super) struct Managers {
 impl Agreement for Managers {
     fn propose(&self, expected: Epoch, change: Change<NodeId>) {
         self.site.sleep(self.site.dice.below(40_000));
-        let at = self.node.0 as usize - 1;
+        let at = at_of(self.node);
         if !self.site.chance(5) && !self.site.cut.lock().contains(&(at, MANAGERS)) {
             self.site.change(expected, Proposer::Replica(self.node), change);
         }

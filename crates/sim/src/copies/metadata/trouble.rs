@@ -1,6 +1,6 @@
 //! What goes wrong.
 
-use super::{NODES, Site, damage, node, node_of};
+use super::{MANAGERS, NODES, Site, at_of, damage, node, node_of};
 use ashlar_env::sim::FaultOp;
 use ashlar_replication::membership::{Change, Proposer};
 use ashlar_types::NodeId;
@@ -51,7 +51,7 @@ fn may_cut_power(site: &Site, at: usize, cut_at: &[u64]) -> bool {
     let mut others = membership.in_sync.iter().filter(|node| **node != node_of(at));
     let is_member = membership.is_in_sync(node_of(at));
     let is_whole = |node: &NodeId| {
-        let at = node.0 as usize - 1;
+        let at = at_of(*node);
         cut_at[at] < membership.epoch.0 && !site.may_lack.lock().contains(&at)
     };
     !is_member || (others.clone().next().is_some() && others.all(is_whole))
@@ -73,6 +73,7 @@ pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
             let until = site.now() + Duration::from_millis(site.dice.below(15_000));
             site.scheduler.note(&|| format!("node {at} hangs until {until:?}"));
             *site.nodes[at].frozen_until.lock() = until;
+            site.blame.lock().disturbed(at, until);
             site.scheduler.freeze(&format!("n{at}-"), until);
         }
         5..=6 => {
@@ -83,7 +84,7 @@ pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
             }
         }
         // A cut heals soon.
-        10..=14 => site.cut.lock().clear(),
+        10..=14 => mend(site),
         8 => {
             // Alone, and still thinking that it is primary.
             let others = (0..=NODES).filter(|other| *other != at);
@@ -93,6 +94,13 @@ pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
         16 => damage::strike(site, at),
         _ => admit_missing(site),
     }
+}
+
+/// All hear each other again.
+pub(super) fn mend(site: &Site) {
+    let cut = std::mem::take(&mut *site.cut.lock());
+    let nodes = cut.into_iter().flat_map(|(one, other)| [one, other]).filter(|node| *node != MANAGERS);
+    nodes.for_each(|at| site.blame.lock().disturbed(at, site.now()));
 }
 
 pub(super) fn admit_missing(site: &Site) {
