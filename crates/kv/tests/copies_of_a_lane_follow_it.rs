@@ -312,6 +312,38 @@ fn what_copies_do_not_have_enters_no_checkpoint() {
 }
 
 #[test]
+fn what_others_do_not_have_is_taken_back_on_a_full_disk() {
+    // By how much longer a segment is than what is left, and what is kept back: nothing that is there, a reserve, or nothing but a little room.
+    let cases = [(16 << 10, 0, 0, true), (16 << 10, 64 << 10, 0, false), (4 << 20, 0, 3 << 19, false)];
+    for (segment_bytes, reserve_bytes, left, has_spare) in cases {
+        let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+        let config = LaneConfig { segment_bytes, reserve_bytes, ..replicated() };
+        let lane = open_sim(&disk, &engine, config.clone(), 1).unwrap();
+        let copies = Arc::new(Noted::default());
+        *copies.epoch.lock() = Some(Epoch(3));
+        lane.replicate_with(copies).unwrap();
+        commit(&lane, vec![put("a", "1")]).unwrap();
+        commit(&lane, vec![put("b", "x".repeat(9 << 10))]).unwrap();
+        if has_spare {
+            lane.tick().unwrap();
+        }
+        let used = |disk: &SimDisk| disk.space().unwrap().bytes_total - disk.space().unwrap().bytes_free;
+        disk.set_capacity(used(&disk) + left);
+        lane.truncate_after(1).unwrap();
+        assert_eq!((ledger::get(&lane, "a"), ledger::get(&lane, "b")), (Some("1".into()), None));
+        // It goes on, and finds it like that.
+        lane.write().commit(vec![put("c", "3")], Urgency::FreesSpace).unwrap();
+        lane.flush_here().unwrap();
+        drop(lane);
+        disk.crash(5);
+        disk.set_capacity(1 << 30);
+        let lane = open_sim(&disk, &engine, config, 2).unwrap();
+        let found = ["a", "b", "c"].map(|name| ledger::get(&lane, name));
+        assert_eq!(found, [Some("1".into()), None, Some("3".into())]);
+    }
+}
+
+#[test]
 fn who_does_not_lead_commits_nothing_and_a_flush_asks_copies() {
     let side = Side::open(SimDisk::new(), MemoryEngine::new(), 0, 1);
     let refused = commit(&side.lane, vec![put("a", "1")]).unwrap_err();

@@ -6,8 +6,8 @@ use crate::copies::Group;
 use crate::lane::writer::{Urgency, validate};
 use crate::log::format::{LoggedFrame, decode_frames};
 use crate::log::replay::replay;
-use crate::log::segment::SegmentName;
-use crate::log::writer::create_spare_numbered;
+use crate::log::segment::{SegmentFile, SegmentName};
+use crate::log::writer::{create_spare_in_what_is_free, create_spare_numbered};
 use crate::overlay::Overlay;
 use crate::{Frame, GroupNumber, KvError, Position};
 use ashlar_types::ShardId;
@@ -125,7 +125,7 @@ impl Shared {
         }
         let names: Vec<SegmentName> = {
             let state = self.read_state();
-            let name = |(segment, _): (&crate::log::segment::SegmentFile, u64)| SegmentName {
+            let name = |(segment, _): (&SegmentFile, u64)| SegmentName {
                 first: segment.first,
                 path: segment.path.clone(),
             };
@@ -155,17 +155,13 @@ impl Shared {
         &self,
         names: &[SegmentName],
         (end, sequence): (u64, u64),
-    ) -> Result<(Position, crate::log::segment::SegmentFile, ()), KvError> {
+    ) -> Result<(Position, SegmentFile, ()), KvError> {
         // ORDER: the newest first, so that at no moment there is a gap; and durably before what replaces them begins, or a power cut could leave both.
         for name in names.iter().rev().filter(|name| name.first > end) {
             self.log_dir.remove(&name.path)?;
         }
         self.log_dir.sync()?;
-        let (number, bytes) = {
-            let mut state = self.write_state();
-            (state.log.reserve_spare_number(), state.log.segment_bytes())
-        };
-        let spare = create_spare_numbered(&self.log_dir, number, bytes)?;
+        let spare = self.segment_to_go_on()?;
         let active = {
             let mut state = self.write_state();
             state.log.go_back((end, sequence), spare)?;
@@ -177,5 +173,23 @@ impl Shared {
         synced.map_err(|e| KvError::of_sync(&self.log_dir.describe(&active.path), e))?;
         self.log_dir.sync()?;
         Ok((Position(end), active, ()))
+    }
+
+    /// A file for a segment. On a full disk one that is there already, or in the place of what is kept back, or a short one: who cannot take back what others do not have is no copy.
+    fn segment_to_go_on(&self) -> Result<SegmentFile, KvError> {
+        let (number, bytes) = {
+            let mut state = self.write_state();
+            if let Some(spare) = state.log.take_spare() {
+                return Ok(spare);
+            }
+            (state.log.reserve_spare_number(), state.log.segment_bytes())
+        };
+        match create_spare_numbered(&self.log_dir, number, bytes) {
+            Err(KvError::NoSpace { .. }) => {
+                self.space.release_reserve();
+                create_spare_in_what_is_free(&self.log_dir, number, bytes)
+            }
+            made => made,
+        }
     }
 }

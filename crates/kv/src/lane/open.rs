@@ -14,7 +14,9 @@ use crate::engine::Engine;
 use crate::log::format::{LogIdentity, LoggedFrame, SEGMENT_HEADER_BYTES};
 use crate::log::replay::{Replayed, replay};
 use crate::log::segment::{LogDir, LogFiles, SegmentFile};
-use crate::log::writer::{FIRST_SPARE, LogWriter, create_spare_numbered, find_spare};
+use crate::log::writer::{
+    FIRST_SPARE, LogWriter, create_spare_in_what_is_free, create_spare_numbered, find_spare,
+};
 use crate::overlay::Overlay;
 use crate::{GroupNumber, KvError, Position};
 use ashlar_env::{Disk, DiskFile, Env, OpenMode};
@@ -23,9 +25,6 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-
-// LIMIT: the shortest segment that a log on a full disk begins with: some thousand deletes.
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 
 pub(super) fn open(
     disk: Arc<dyn Disk>,
@@ -266,8 +265,8 @@ fn first_spare(
     space: &Space,
     (files, position): (&LogFiles, u64),
 ) -> Result<SegmentFile, KvError> {
-    let create = |bytes| create_spare_numbered(log_dir, FIRST_SPARE, bytes);
-    let mut made = create(segment_bytes);
+    let create = || create_spare_numbered(log_dir, FIRST_SPARE, segment_bytes);
+    let mut made = create();
     let is_refused = |made: &Result<SegmentFile, KvError>| matches!(made, Err(KvError::NoSpace { .. }));
     if is_refused(&made)
         && let Some(spare) = find_spare(log_dir, &files.spares, segment_bytes)?
@@ -275,7 +274,7 @@ fn first_spare(
         made = Ok(spare);
     }
     if is_refused(&made) && space.release_reserve() {
-        made = create(segment_bytes);
+        made = create();
     }
     if is_refused(&made) {
         // ORDER: the engine has everything before `position`. The segment that holds it stays, because it shows that the log goes on
@@ -284,15 +283,7 @@ fn first_spare(
         for segment in &files.segments[..kept] {
             log_dir.remove(&segment.path)?;
         }
-        made = create(segment_bytes);
-    }
-    let mut bytes = segment_bytes;
-    while is_refused(&made) && bytes / 2 >= SEGMENT_BYTES_MIN {
-        bytes /= 2;
-        made = create(bytes);
-    }
-    if bytes < segment_bytes && made.is_ok() {
-        tracing::warn!(bytes, "the disk is full: the log begins with a short segment");
+        made = create_spare_in_what_is_free(log_dir, FIRST_SPARE, segment_bytes);
     }
     made
 }

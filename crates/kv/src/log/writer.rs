@@ -23,6 +23,9 @@ use std::sync::Arc;
 // LIMIT: spare segments kept for reuse; more are removed.
 const SPARES_MAX: usize = 3;
 
+// LIMIT: the shortest segment that a log on a full disk goes on in: some thousand deletes.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+
 /// The number of the spare file that an open makes.
 pub(crate) const FIRST_SPARE: u64 = 1;
 
@@ -294,6 +297,11 @@ impl LogWriter {
         self.spares.push(spare);
     }
 
+    /// Hands over a spare, if there is one.
+    pub(crate) fn take_spare(&mut self) -> Option<SegmentFile> {
+        self.spares.pop()
+    }
+
     /// Takes a spare into stock; gives it back when there are enough.
     pub(crate) fn stock_spare(&mut self, spare: SegmentFile) -> Option<SegmentFile> {
         if self.spares.len() >= SPARES_MAX {
@@ -373,6 +381,25 @@ pub(crate) fn create_spare_numbered(
                 tracing::warn!(file = dir.describe(&path), %error, "could not remove a half-made log segment");
             }
             Err(write_error("reserve the next log segment", dir.describe(&path), error))
+        }
+    }
+}
+
+/// As [`create_spare_numbered`], as long as there is space for it, up to `file_bytes`.
+pub(crate) fn create_spare_in_what_is_free(
+    dir: &LogDir,
+    number: u64,
+    file_bytes: u64,
+) -> Result<SegmentFile, KvError> {
+    let mut bytes = file_bytes;
+    loop {
+        match create_spare_numbered(dir, number, bytes) {
+            Err(KvError::NoSpace { .. }) if bytes / 2 >= SEGMENT_BYTES_MIN => bytes /= 2,
+            Ok(spare) if bytes < file_bytes => {
+                tracing::warn!(bytes, "the disk is full: the log goes on in a short segment");
+                return Ok(spare);
+            }
+            made => return made,
         }
     }
 }
