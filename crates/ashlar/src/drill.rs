@@ -25,6 +25,7 @@ mod operator;
 mod outcome;
 mod place;
 mod redundancy;
+mod repeated;
 mod run;
 mod thrash;
 mod verify;

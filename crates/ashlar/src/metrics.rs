@@ -15,7 +15,7 @@ use ashlar_rpc::remote::RemoteMeta;
 use ashlar_rpc::serve::{Access, ClientCount, ClientCounts, Proofs};
 use ashlar_storage::{Moves, StorageService};
 use ashlar_types::map::TargetState;
-use ashlar_types::message::MoveWork;
+use ashlar_types::message::{CopyWork, MoveWork};
 use ashlar_types::{ClusterMap, Errno};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -191,7 +191,7 @@ impl Metrics {
         let moves = Arc::downgrade(moves);
         self.registry.add(move |text| {
             let Some(moves) = moves.upgrade() else { return };
-            let help = "Content copied from the target for moves, bytes.";
+            let help = "Content copied from the target for moves and to give others their copies, bytes.";
             text.family("ashlar_target_moved_bytes_total", Counter, help);
             for (target, bytes) in moves.copied() {
                 text.sample(&[("target", &target.0.to_string())], bytes);
@@ -225,6 +225,7 @@ fn tell_state(service: &ManagerService, text: &mut Text) {
     tell_works(service, text);
     tell_copies(service, text);
     tell_chains(&map, text);
+    tell_rebuilds(&map, &service.copy_works(), text);
     text.single("ashlar_tokens", Gauge, "Tokens that were made and not used, old ones included.", tokens);
 }
 
@@ -258,6 +259,23 @@ fn tell_chains(map: &ClusterMap, text: &mut Text) {
     );
     single("ashlar_chain_copies_wanted", "How many are to have it.", wanted);
     single("ashlar_chains_short", "Chains of several copies that have fewer than they are to have.", short);
+}
+
+/// Which copies are lacking.
+fn tell_rebuilds(map: &ClusterMap, works: &[CopyWork], text: &mut Text) {
+    let mut family = |name, help, of: fn(&CopyWork) -> Option<u64>| {
+        text.family(name, Gauge, help);
+        for work in works {
+            let pool = map.pools.iter().find(|pool| pool.id == work.pool).map_or("", |pool| &pool.name);
+            if let Some(value) = of(work) {
+                text.sample(&[("pool", pool)], value);
+            }
+        }
+    };
+    let help = "Chains that lack a copy and are being given one.";
+    family("ashlar_rebuild_chains_under_way", help, |work| Some(work.chains_under_way));
+    let help = "What the chains that lack copies have, bytes, as often as they lack one.";
+    family("ashlar_rebuild_bytes_lacking", help, |work| work.bytes_lacking);
 }
 
 /// How far what is drained and rebalanced is.

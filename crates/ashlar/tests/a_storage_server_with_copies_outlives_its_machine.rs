@@ -147,6 +147,58 @@ fn others_serve_when_one_is_killed_or_stopped_and_copies_come_back() {
     stop(lab);
 }
 
+/// How far copies are that are made anew: of the pool, and what chains under way have by then, bytes.
+fn rebuild(lab: &Lab) -> (serde_json::Value, u64) {
+    let told = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&lab.ashlar(&format!("{line} --json --identity @first")).expect(0).stdout)
+            .unwrap()
+    };
+    let listed = told("chain list --short");
+    let of = |chain: &serde_json::Value| chain["progress"]["bytes_done"].as_u64().unwrap_or(0);
+    (told("pool show default")["rebuild"].clone(), listed.as_array().unwrap().iter().map(of).sum())
+}
+
+#[test]
+fn how_far_lost_copies_are_is_told_and_they_come_back_while_moves_are_paused() {
+    if !can_mount("copies that come back") {
+        return;
+    }
+    let mut lab = start();
+    let write = |turn: u64| {
+        for of in 0..24 {
+            fs::write(lab.path(&format!("m0/copied/w0/large{of}")), content(of, turn, 2 << 20)).unwrap();
+        }
+    };
+    write(0);
+    lab.storage[0].signal(libc::SIGKILL);
+    write(1);
+    let (waiting, _) = rebuild(&lab);
+    assert!(waiting["chains_short"].as_u64() > Some(0), "{waiting}");
+    assert!(waiting["waits_s"].as_u64().is_some_and(|seconds| seconds > 60 && seconds <= 600), "{waiting}");
+    let text = lab.ashlar("chain list --short --identity @first").expect(0).stdout;
+    assert!(text.contains("wait for those that had one, at most 10 min yet"), "{text}");
+    lab.ashlar("target moves --pause --rate 2 --identity @first").expect(0);
+    lab.storage[0].kill();
+    lab.start_storage(0);
+    let mut seen: Vec<(serde_json::Value, u64)> = Vec::new();
+    soon(PATIENCE * 2, "copies do not come back", || {
+        seen.push(rebuild(&lab));
+        chains(&lab).1 == 0
+    });
+    let copied = seen.iter().filter_map(|(pool, _)| pool["bytes_copied"].as_u64()).max();
+    let sent = seen.iter().map(|(_, sent)| *sent).max();
+    assert!(copied > Some(1 << 20) && sent > Some(1 << 20), "{seen:?}");
+    let is_told = |(pool, _): &(serde_json::Value, u64)| {
+        let [rate, left, lacking] =
+            ["bytes_per_s", "seconds_left", "bytes_lacking"].map(|name| pool[name].as_u64());
+        rate.is_some_and(|rate| (1..6 << 20).contains(&rate)) && left.is_some() && lacking > Some(1 << 20)
+    };
+    assert!(seen.iter().any(is_told), "{seen:?}");
+    lab.ashlar("target moves --resume --rate 0 --identity @first").expect(0);
+    assert_eq!(rebuild(&lab), (serde_json::Value::Null, 0));
+    stop(lab);
+}
+
 #[test]
 fn a_machine_that_hangs_and_goes_on_changes_nothing() {
     if !can_mount("a storage server that hangs") {

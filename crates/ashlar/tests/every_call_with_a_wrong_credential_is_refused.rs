@@ -91,6 +91,7 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         ManagerRequest::Presence
         | ManagerRequest::Events { .. }
         | ManagerRequest::SharedDisks
+        | ManagerRequest::CopyWorks
         | ManagerRequest::MoveWorks => &[Role::Admin, Role::Console],
         ManagerRequest::ShardMoves | ManagerRequest::Copies => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
@@ -221,6 +222,7 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::SetShardMoves { is_paused: true },
         ManagerRequest::ShardMoves,
         ManagerRequest::MoveWorks,
+        ManagerRequest::CopyWorks,
         ManagerRequest::RemoveTarget { target: TargetId(1) },
         ManagerRequest::NewPool { name: "flash".into() },
         ManagerRequest::RemovePool { name: "flash".into() },

@@ -8,6 +8,7 @@ pub mod event;
 pub mod moves;
 pub mod node;
 pub mod pool;
+pub mod rebuild;
 pub mod session;
 pub mod shard;
 pub mod target;

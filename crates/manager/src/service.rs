@@ -241,6 +241,7 @@ impl ManagerService {
             ManagerRequest::SetShardMoves { is_paused } => self.set_shard_moves(is_paused),
             ManagerRequest::ShardMoves => Ok(self.shard_moves()),
             ManagerRequest::MoveWorks => Ok(ManagerReply::MoveWorks(self.works())),
+            ManagerRequest::CopyWorks => Ok(ManagerReply::CopyWorks(self.copy_works())),
             ManagerRequest::Copies => Ok(self.copies(peer.node)),
             ManagerRequest::SetCopies { server, wanted } => self.set_copies(peer.node, server, wanted),
             ManagerRequest::HostCopies { addresses } => self.host_copies(peer.node, addresses),
@@ -733,6 +734,7 @@ fn may_ask_in_place_of(request: &ManagerRequest) -> bool {
         | ManagerRequest::SetShardMoves { .. }
         | ManagerRequest::Presence
         | ManagerRequest::Events { .. }
+        | ManagerRequest::CopyWorks
         | ManagerRequest::MoveWorks => false,
     }
 }
@@ -793,6 +795,7 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         ManagerRequest::Presence
         | ManagerRequest::Events { .. }
         | ManagerRequest::SharedDisks
+        | ManagerRequest::CopyWorks
         | ManagerRequest::MoveWorks => &[Role::Admin, Role::Console],
         ManagerRequest::ShardMoves | ManagerRequest::Copies => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }

@@ -163,6 +163,7 @@ kinds! {
     ShareDisks => "share_disks",
     UseDisk => "use_disk",
     SharedDisks => "shared_disks",
+    CopyWorks => "copy_works",
     MoveDisk => "move_disk",
     ConfirmFenced => "confirm_fenced",
 }

@@ -34,6 +34,7 @@ mod settle;
 mod watch;
 
 use crate::moves::Outside;
+use crate::pace::Paces;
 use crate::throttle::Throttle;
 use ashlar_chunkstore::{ChunkError, ChunkStore};
 use ashlar_env::Signal;
@@ -125,6 +126,7 @@ pub(crate) struct Copies {
     // LIMIT: as targets here.
     targets: RwLock<BTreeMap<TargetId, Arc<AtTarget>>>,
     throttle: Arc<Throttle>,
+    paces: Arc<Paces>,
     is_stopping: AtomicBool,
     /// Who is told of damage that is none any more.
     reports: OnceLock<Arc<dyn Reports>>,
@@ -133,12 +135,13 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Copies at the rate that `throttle` allows, with whoever else copies by it.
-    pub fn new(outside: Arc<Outside>, throttle: Arc<Throttle>) -> Copies {
+    /// Copies at the rate that `throttle` allows, with whoever else copies by it, and notes in `paces` how fast that is.
+    pub fn new(outside: Arc<Outside>, throttle: Arc<Throttle>, paces: Arc<Paces>) -> Copies {
         Copies {
             outside,
             targets: RwLock::default(),
             throttle,
+            paces,
             is_stopping: AtomicBool::new(false),
             reports: OnceLock::new(),
             mended: AtomicU64::new(0),
@@ -612,12 +615,13 @@ impl Copies {
     /// Chains of a target of which the one behind is being brought up to date: how far that is.
     pub fn progress(&self, target: TargetId) -> Vec<MoveProgress> {
         let Some(at) = self.at(target) else { return Vec::new() };
-        let is_paused = self.map().moves.is_paused;
+        let map = self.map();
         let open = |group: Arc<Group>| {
             let state = group.state.lock();
             let to = state.replica.successor().filter(|_| !state.replica.is_behind_required())?;
             let (chunks_done, bytes_done) = (group.sent.0.load(Relaxed), group.sent.1.load(Relaxed));
-            let obstacle = if is_paused { "moves are paused".to_owned() } else { String::new() };
+            let is_held_up = settle::is_held_up(&map, group.chain);
+            let obstacle = if is_held_up { "moves are paused".to_owned() } else { String::new() };
             Some(MoveProgress { chain: group.chain, to, chunks_done, bytes_done, bytes_total: 0, obstacle })
         };
         at.groups().into_iter().filter_map(open).collect()

@@ -8,6 +8,7 @@ mod answer;
 mod call;
 mod copies;
 pub mod moves;
+mod pace;
 mod piece;
 mod share;
 mod throttle;

@@ -37,7 +37,6 @@ mod gate;
 mod incoming;
 mod leftover;
 mod outgoing;
-mod pace;
 mod report;
 
 pub use ashlar_replication::hand_over::chain::Told;
@@ -45,6 +44,7 @@ pub use report::{REPORT_EVERY, REPORT_SELDOM};
 
 use crate::StorageService;
 use crate::copies::Copies;
+use crate::pace::Paces;
 use crate::throttle::Throttle;
 use ashlar_chunkstore::ChunkError;
 use ashlar_env::Env;
@@ -56,7 +56,6 @@ use ashlar_types::{ChainId, ClusterMap, Epoch, TargetId};
 use at_target::AtTarget;
 use gate::Stage;
 use outgoing::Outgoing;
-use pace::Pace;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -147,9 +146,7 @@ pub struct Moves {
     noted: Mutex<BTreeSet<TargetId>>,
     /// Bytes of each chain as they were counted last.
     counted: Mutex<BTreeMap<Place, u64>>,
-    /// How fast each target is copied from.
-    // LIMIT: as targets here.
-    paces: Mutex<BTreeMap<TargetId, Pace>>,
+    paces: Arc<Paces>,
     /// The map by which moves were begun last; `None` when they are to be looked at again.
     looked_at: Mutex<Option<Epoch>>,
     is_stopping: AtomicBool,
@@ -159,8 +156,9 @@ impl Moves {
     /// Moves by the map of `outside`. [`Moves::take_target`] must follow for each target before it serves, and [`Moves::turn`] a few times a second.
     pub fn new(outside: Outside) -> Moves {
         let (outside, throttle) = (Arc::new(outside), Arc::new(Throttle::default()));
+        let paces = Arc::<Paces>::default();
         Moves {
-            copies: Arc::new(Copies::new(outside.clone(), throttle.clone())),
+            copies: Arc::new(Copies::new(outside.clone(), throttle.clone(), paces.clone())),
             outside,
             targets: RwLock::default(),
             running: Mutex::default(),
@@ -169,7 +167,7 @@ impl Moves {
             attempts: AtomicU64::new(0),
             noted: Mutex::default(),
             counted: Mutex::default(),
-            paces: Mutex::default(),
+            paces,
             looked_at: Mutex::default(),
             is_stopping: AtomicBool::new(false),
         }
@@ -219,24 +217,22 @@ impl Moves {
         self.noted.lock().remove(&id);
         self.counted.lock().retain(|(target, _), _| *target != id);
         self.setbacks.lock().retain(|(target, _), _| *target != id);
-        self.paces.lock().remove(&id);
+        self.paces.forget(id);
     }
 
     /// Notes that content was copied from a target.
     fn note_copied(&self, target: TargetId, bytes: u64) {
-        let now = self.outside.env.clock.monotonic();
-        self.paces.lock().entry(target).or_default().note(bytes, now);
+        self.paces.note(target, bytes, self.outside.env.clock.monotonic());
     }
 
-    /// What is copied from `target` in a second, by the last ones, bytes.
+    /// What is copied from `target` in a second, for moves and to give others their copies, by the last ones, bytes.
     pub fn bytes_per_s(&self, target: TargetId) -> u64 {
-        let now = self.outside.env.clock.monotonic();
-        self.paces.lock().get_mut(&target).map_or(0, |pace| pace.bytes_per_s(now))
+        self.paces.bytes_per_s(target, self.outside.env.clock.monotonic())
     }
 
     /// What was copied from each target since this server was started, bytes.
     pub fn copied(&self) -> BTreeMap<TargetId, u64> {
-        self.paces.lock().iter().map(|(target, pace)| (*target, pace.total())).collect()
+        self.paces.totals()
     }
 
     /// The operator says that `lost` never comes back: chains in which `target` lacks something since a power cut, and hears nobody who may have it, go on without that one. Tells whether

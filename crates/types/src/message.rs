@@ -8,7 +8,8 @@ pub mod meta;
 pub mod storage;
 
 pub use manager::{
-    ChainChange, ManagerPapers, ManagerReply, ManagerRequest, MoveWork, ServerPresence, TargetReport,
+    ChainChange, CopyWork, ManagerPapers, ManagerReply, ManagerRequest, MoveWork, ServerPresence,
+    TargetReport,
 };
 pub use meta::{
     Addressee, DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply,

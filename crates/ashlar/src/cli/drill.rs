@@ -58,6 +58,9 @@ pub struct DrillRunArgs {
     /// For how long a failure lasts, seconds. Some last longer, because what they are about takes longer, and those of a moment shorter.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=86_400))]
     pub load_seconds: u32,
+    /// How often each failure happens, one time after the other. The report then tells how the longest calls of all times are spread.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
     /// The report to write, Markdown.
     #[arg(long, value_name = "FILE", default_value = "drill.md")]
     pub report: PathBuf,

@@ -1,12 +1,14 @@
 //! `ashlar chain`: chains of several copies.
 
 use super::pool;
+use super::target::works;
 use crate::cli::{ChainAction, ChainArgs};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
 use anyhow::Result;
 use ashlar_console::object::chain::{self, copied, object};
 use ashlar_types::map::{Chain, ChainCopies};
+use ashlar_types::message::MoveProgress;
 use ashlar_types::{ClusterMap, Role, TargetId};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -17,30 +19,43 @@ pub fn run(args: &ChainArgs) -> Result<ExitCode> {
     let ChainAction::List { short, pool, json } = &args.action;
     let pool = pool.as_ref().map(|name| pool::find(&map, name)).transpose()?.map(|pool| pool.id);
     let all: Vec<(&Chain, &ChainCopies)> = copied(&map, pool).collect();
+    let (rebuilds, progress) = works::rebuilds(&member, &map);
     let shown = all.iter().filter(|(chain, _)| !short || chain.is_short());
     if *json {
-        let shown: Vec<Value> = shown.map(|(chain, copies)| object(&map, chain, copies)).collect();
+        let shown: Vec<Value> =
+            shown.map(|(chain, copies)| object(&map, chain, copies, progress.get(&chain.id))).collect();
         say_json(&shown)?;
     } else {
-        shown.for_each(|(chain, copies)| print(&map, chain, copies));
+        shown.for_each(|(chain, copies)| print(&map, chain, copies, progress.get(&chain.id)));
         let short = all.iter().filter(|(chain, _)| chain.is_short()).count();
         say(format_args!("{} chains of several copies, {short} with fewer than they are to have", all.len()));
+        for rebuild in rebuilds.iter().filter(|rebuild| pool.is_none_or(|pool| rebuild.work.pool == pool)) {
+            let name =
+                map.pools.iter().find(|known| known.id == rebuild.work.pool).map_or("", |known| &known.name);
+            say(format_args!("pool {name}: {}", rebuild.text()));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(map: &ClusterMap, chain: &Chain, copies: &ChainCopies) {
+fn print(map: &ClusterMap, chain: &Chain, copies: &ChainCopies, progress: Option<&MoveProgress>) {
     let named = |what: &str, targets: &[TargetId]| match targets {
         [] => String::new(),
         targets => format!("{what}{}", numbers(targets)),
     };
+    const MIB: f64 = (1u64 << 20) as f64;
+    let how_far = progress.map(|progress| {
+        let (done, total) = (progress.bytes_done as f64 / MIB, progress.bytes_total as f64 / MIB);
+        format!(" ({done:.1} of at most {total:.1} MiB)")
+    });
     let short = if chain.is_short() { format!(" of {}", copies.wanted) } else { String::new() };
     say(format_args!(
-        "{:<12} {:<16} targets {}{short}{}{}",
+        "{:<12} {:<16} targets {}{short}{}{}{}",
         chain.id.to_string(),
         chain::pool(map, chain),
         numbers(&chain.targets),
         named(", catching up: ", &copies.catching_up),
+        how_far.unwrap_or_default(),
         named(", waited for: ", &awaited(copies)),
     ));
 }

@@ -6,7 +6,7 @@ use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
 use anyhow::{Context, Result};
 use ashlar_console::object::pool::{by_copies, chains, moving, object, object_with_members, targets, total};
-use ashlar_console::object::{with, work};
+use ashlar_console::object::{rebuild, with, work};
 use ashlar_types::map::{Pool, Target};
 use ashlar_types::message::ManagerRequest;
 use ashlar_types::{ClusterMap, Role};
@@ -92,17 +92,23 @@ fn show(member: &Member, name: &str, json: bool) -> Result<()> {
     let members: Vec<Target> = map.targets.iter().filter(|target| target.pool == pool.id).cloned().collect();
     let seen = target::Seen::ask(member, &map, &members);
     let (away, spaces) = (&seen.away, &seen.spaces);
+    let rebuilds = target::works::rebuilds(member, &map).0;
+    let rebuild = rebuilds.into_iter().find(|rebuild| rebuild.work.pool == pool.id);
     if json {
         let rebalance = seen.of_pool(pool.id).map(work::object);
+        let rebuild = rebuild.map(|known| rebuild::object(&known));
         let known = object_with_members(&map, pool, away, spaces);
         return say_json(&with(
             known,
-            json!({ "rebalance": rebalance, "members": target::objects(&map, &members, &seen) }),
+            json!({ "rebalance": rebalance, "rebuild": rebuild, "members": target::objects(&map, &members, &seen) }),
         ));
     }
     print(&map, pool);
     if let Some(work) = seen.of_pool(pool.id) {
         say(format_args!("{:>24} {}", "", work.text()));
+    }
+    if let Some(rebuild) = rebuild {
+        say(format_args!("{:>24} {}", "", rebuild.text()));
     }
     if moving(&map, pool) > 0 {
         say(format_args!("{:>24} {:>4} of them moving", "", moving(&map, pool)));

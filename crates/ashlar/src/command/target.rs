@@ -3,7 +3,7 @@
 mod add;
 mod change;
 mod lost;
-mod works;
+pub(super) mod works;
 
 pub use change::drain;
 

@@ -3,6 +3,7 @@
 use super::call::{Seen, Told};
 use super::histogram::ROWS_MS;
 use super::outcome::{Entry, Limits, Outcome, Verdict};
+use super::repeated::{self, Repeated};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -59,6 +60,7 @@ impl Report {
             "ledger": self.ledger,
             "ledger_trouble": self.ledger_trouble,
             "is_good": self.is_good(),
+            "repeated": Repeated::all(&self.entries).iter().map(Repeated::object).collect::<Vec<_>>(),
             "failures": self.entries.iter().map(|entry| entry.object(&self.limits)).collect::<Vec<_>>(),
         })
     }
@@ -94,7 +96,10 @@ impl Report {
             row("the ledger is not complete", trouble);
         }
         self.table(&mut text);
-        self.entries.iter().for_each(|entry| section(&mut text, entry, self.is_lab));
+        let repeated = Repeated::all(&self.entries);
+        text.push_str(&repeated::table(&repeated));
+        let is_told = |entry: &&Entry| !repeated.iter().any(|same| same.is_one_of_many(entry));
+        self.entries.iter().filter(is_told).for_each(|entry| section(&mut text, entry, self.is_lab));
         text
     }
 

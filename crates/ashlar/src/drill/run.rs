@@ -52,7 +52,8 @@ pub fn run(args: &DrillRunArgs) -> Result<bool> {
     let (ledger, diary) = keep_a_diary(&place, &args.load, &args.report)?;
     let mut drill = Drill::begin(place, &args.load, diary.clone(), is_told_to_stop)?;
     drill.lasts = seconds(args.load_seconds);
-    let entries: Vec<Entry> = chosen.into_iter().map(|failure| drill.next(failure)).collect();
+    let turns = chosen.into_iter().flat_map(|failure| (0..args.repeat).map(move |_| failure));
+    let entries: Vec<Entry> = turns.map(|failure| drill.next(failure)).collect();
     let mut report = drill.report(args, entries);
     (report.ledger, report.ledger_trouble) = (shown(&ledger), diary.trouble());
     write(&args.report, &report.text())?;

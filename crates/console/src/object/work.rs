@@ -75,7 +75,7 @@ impl Work {
     }
 }
 
-fn time_text(seconds: u64) -> String {
+pub(super) fn time_text(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds.div_ceil(60)),

@@ -104,6 +104,12 @@ impl Lack {
 }
 
 impl Lacks {
+    /// For how long those that had a copy of `chain` are waited for yet, at the most, before another one is given all of it; nothing where it lacks none.
+    pub fn waits(&self, chain: ChainId, now: Instant) -> Option<Duration> {
+        let since = self.0.get(&chain)?.since?;
+        Some(REBUILD_AFTER.saturating_sub(now.duration_since(since)))
+    }
+
     /// Looks what has become of chains. To be called with every newer map, and again and again.
     pub fn look(&mut self, map: &ClusterMap, now: Instant) {
         for (chain, copies) in map.chains_of_copies() {

@@ -4,9 +4,10 @@ use super::ManagerService;
 use crate::ManagerError;
 use crate::plan::{Sizes, excess};
 use crate::state::{ClusterState, WorkRecord};
-use ashlar_types::message::{ManagerReply, MoveWork, TargetReport};
+use ashlar_types::message::{CopyWork, ManagerReply, MoveWork, TargetReport};
 use ashlar_types::{ChainId, ClusterMap, PoolId, TargetId};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// Notes what has begun to be drained or rebalanced, and forgets what is not any more.
 pub(super) fn note(state: &mut ClusterState, now_s: u64) {
@@ -77,6 +78,37 @@ impl ManagerService {
             MoveWork { target, pool, since_s, chains_done, bytes_done, chains_left, bytes_left, is_estimated }
         };
         noted.moves.works.iter().map(told).collect()
+    }
+
+    /// Which chains lack copies, and how much that is.
+    pub fn copy_works(&self) -> Vec<CopyWork> {
+        let (map, reports, now) = (self.map().read().clone(), self.current_reports(), Instant::now());
+        let lacks = self.lacks.lock();
+        let mut works: BTreeMap<PoolId, CopyWork> = BTreeMap::new();
+        for (chain, copies) in map.chains_of_copies().filter(|(chain, _)| chain.is_short()) {
+            let work = works.entry(chain.pool).or_insert(CopyWork {
+                pool: chain.pool,
+                chains_short: 0,
+                chains_under_way: 0,
+                bytes_lacking: Some(0),
+                waits_s: None,
+            });
+            work.chains_short += 1;
+            if copies.catching_up.is_empty() {
+                let waits = lacks.waits(chain.id, now).map(|waits| waits.as_secs());
+                work.waits_s = work.waits_s.max(waits);
+            } else {
+                work.chains_under_way += 1;
+            }
+            let report = chain.targets.first().and_then(|head| reports.get(head));
+            let bytes = report.map(|report| bytes_of(report, |known| known == chain.id));
+            let lacking = usize::from(copies.wanted).saturating_sub(chain.targets.len()) as u64;
+            work.bytes_lacking = work
+                .bytes_lacking
+                .zip(bytes)
+                .map(|(sum, bytes)| sum.saturating_add(bytes.saturating_mul(lacking)));
+        }
+        works.into_values().collect()
     }
 
     pub(super) fn set_shard_moves(&self, is_paused: bool) -> Result<ManagerReply, ManagerError> {

@@ -8,7 +8,7 @@ use ashlar_replication::chain::Whole;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ChunkId, Epoch, Errno, OfChains, TargetId};
+use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, OfChains, TargetId};
 use smallvec::smallvec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -319,7 +319,7 @@ impl Copies {
             NotSent::Disk(error) => answer(at.id, &error),
             NotSent::Refused(errno) => errno,
         };
-        match self.send_or_make_way(group, behind, &mut copy) {
+        match self.send_or_make_way((at, group), behind, &mut copy) {
             Err(NotSent::Disk(
                 ChunkError::Checksum { .. } | ChunkError::Corrupt { .. } | ChunkError::Io { .. },
             )) => {}
@@ -344,7 +344,7 @@ impl Copies {
             }
         }
         let (chunk_bytes, len, blocks) = match damage {
-            None => return self.send_or_make_way(group, behind, &mut copy).map_err(of_copy),
+            None => return self.send_or_make_way((at, group), behind, &mut copy).map_err(of_copy),
             Some(Damage::Header { .. }) if is_required => {
                 self.mend_locked(at, group, chunk)?;
                 return Err(Errno::EREMCHG);
@@ -364,7 +364,7 @@ impl Copies {
                     }
                 }
                 copy.begin_without(left.clone());
-                self.send_or_make_way(group, behind, &mut copy).map_err(of_copy)?;
+                self.send_or_make_way((at, group), behind, &mut copy).map_err(of_copy)?;
                 (chunk_bytes, len, left)
             }
         };
@@ -381,11 +381,11 @@ impl Copies {
     /// and not zeros, and can be told by its checksum.
     fn send_or_make_way(
         &self,
-        group: &Group,
+        (at, group): (&AtTarget, &Group),
         behind: &Behind<'_>,
         copy: &mut Copy<'_>,
     ) -> Result<(), NotSent> {
-        let sent = self.send_whole(group, copy);
+        let sent = self.send_whole((at, group), copy);
         let Err(NotSent::Refused(Errno::EIO)) = sent else { return sent };
         let chunk = copy.chunk;
         // What is there is no content to go by, should this one be damaged, too.
@@ -395,14 +395,15 @@ impl Copies {
         let request = StorageRequest::CopyLost { target, chunk, chain, chunk_bytes, len, blocks };
         behind.send(request, Payload::None).map_err(NotSent::Refused)?;
         copy.begin_anew();
-        self.send_whole(group, copy)
+        self.send_whole((at, group), copy)
     }
 
-    fn send_whole(&self, group: &Group, copy: &mut Copy<'_>) -> Result<(), NotSent> {
+    fn send_whole(&self, (at, group): (&AtTarget, &Group), copy: &mut Copy<'_>) -> Result<(), NotSent> {
         loop {
             let Some(map) = copy.store.map(copy.chunk)? else { return copy.is_gone() };
             let bytes = copy.send_piece(&map)?;
             group.sent.1.fetch_add(bytes.into(), Relaxed);
+            self.paces.note(at.id, bytes.into(), self.outside.env.clock.monotonic());
             if copy.next_piece(&map).is_none() {
                 group.sent.0.fetch_add(1, Relaxed);
                 return copy.end(&map);
@@ -410,7 +411,7 @@ impl Copies {
         }
     }
 
-    /// Waits until a chunk may be sent at the rate that is set. Before it is locked: nobody who uses it waits for that.
+    /// Waits until a chunk may be sent at the rate that is set, and while moves are paused, if no copy is lacking. Before it is locked: nobody who uses it waits for that.
     fn pay_for(&self, at: &AtTarget, group: &Group, (chunk, epoch): (ChunkId, Epoch)) -> Result<(), Errno> {
         let rate = self.map().moves.rate_mib_s;
         let bytes = || {
@@ -419,7 +420,7 @@ impl Copies {
         };
         let clock = &self.outside.env.clock;
         let due = self.throttle.due(bytes, rate, clock.monotonic())?;
-        while !self.throttle.is_over(due, rate, clock.monotonic()) || self.map().moves.is_paused {
+        while !self.throttle.is_over(due, rate, clock.monotonic()) || is_held_up(&self.map(), group.chain) {
             self.outside.env.tasks.pause(super::LOOK);
             let is_over = group.state.lock().replica.member().epoch() != epoch;
             if is_over || self.is_stopping() {
@@ -428,6 +429,11 @@ impl Copies {
         }
         Ok(())
     }
+}
+
+/// Whether what is sent of `chain` waits until moves go on. What makes a lost copy good does not.
+pub(super) fn is_held_up(map: &ClusterMap, chain: ChainId) -> bool {
+    map.moves.is_paused && map.chain(chain).is_none_or(|chain| !chain.is_short())
 }
 
 fn ask_what_it_has(behind: &Behind<'_>) -> Result<Compared, Errno> {

@@ -334,6 +334,8 @@ pub enum ManagerRequest {
         /// Which.
         node: NodeId,
     },
+    /// Which chains lack copies, and how much that is.
+    CopyWorks,
 }
 
 /// A change of the group that keeps a chain's chunks. Who may ask for it and when: `ashlar_replication::membership::plan`.
@@ -382,6 +384,21 @@ pub struct MoveWork {
     pub bytes_left: Option<u64>,
     /// What is left is estimated. Else it is counted, at most half a minute ago.
     pub is_estimated: bool,
+}
+
+/// Chains of a pool that have fewer copies than they are to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyWork {
+    /// The pool.
+    pub pool: PoolId,
+    /// How many.
+    pub chains_short: u64,
+    /// Those among them of which a target is being given all that it lacks.
+    pub chains_under_way: u64,
+    /// What the chains have by the last count, bytes, as often as copies are lacking. Who has had a copy before may lack less. `None` while a target has not told.
+    pub bytes_lacking: Option<u64>,
+    /// For how long those that had a copy are waited for, at the most, before others are given it, seconds; `None` where nobody is.
+    pub waits_s: Option<u64>,
 }
 
 /// What a target has.
@@ -537,4 +554,6 @@ pub enum ManagerReply {
     DiskGranted(SharedDisk),
     /// All disks that several storage servers reach.
     SharedDisks(Vec<SharedDisk>),
+    /// Of each pool that has some, the chains that lack copies.
+    CopyWorks(Vec<CopyWork>),
 }

@@ -2,13 +2,14 @@
 
 use super::ask_each;
 use crate::cluster::Member;
+use ashlar_console::object::rebuild::Rebuild;
 use ashlar_console::object::work::Work;
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::map::Target;
 use ashlar_types::message::{
-    ManagerReply, ManagerRequest, MoveProgress, MoveWork, StorageReply, StorageRequest,
+    CopyWork, ManagerReply, ManagerRequest, MoveProgress, MoveWork, StorageReply, StorageRequest,
 };
-use ashlar_types::{ClusterMap, TargetId};
+use ashlar_types::{ChainId, ClusterMap, TargetId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -32,12 +33,7 @@ pub fn all(member: &Member, map: &ClusterMap) -> Vec<Work> {
     };
     let sources = sources(map);
     let under_way = progress(member, &sources);
-    let rates = ask_each(member, &sources, |storage, target| {
-        match storage.call(&StorageRequest::MoveRate { target }, Payload::None) {
-            Ok(StorageReply::MoveRate(bytes_per_s)) => Some(bytes_per_s),
-            _ => None,
-        }
-    });
+    let rates = rates(member, &sources);
     let of = |work: MoveWork| {
         let is_meant = |id: &TargetId| match (work.target, map.target(*id)) {
             (Some(target), _) => *id == target,
@@ -55,6 +51,56 @@ pub fn all(member: &Member, map: &ClusterMap) -> Vec<Work> {
         Work { work, bytes_copied, bytes_per_s, is_paused: map.moves.is_paused }
     };
     works.into_iter().map(of).collect()
+}
+
+/// How far it is that lost copies are made good, of each pool that lacks some, and of each chain that is under way. Nothing where no manager tells, as those of earlier versions.
+pub fn rebuilds(member: &Member, map: &ClusterMap) -> (Vec<Rebuild>, BTreeMap<ChainId, MoveProgress>) {
+    if !map.chains_of_copies().any(|(chain, copies)| chain.is_short() || !copies.catching_up.is_empty()) {
+        return Default::default();
+    }
+    let told = member.managers.call(&ManagerRequest::CopyWorks, Instant::now() + ANSWER_MAX);
+    let works = match told {
+        Ok(ManagerReply::CopyWorks(works)) => works,
+        Ok(_) => Vec::new(),
+        Err(error) => {
+            tracing::warn!(%error, "no manager tells which copies are lacking");
+            Vec::new()
+        }
+    };
+    let sends = |target: &&Target| {
+        let mut under_way = map.chains_of_copies().filter(|(_, copies)| !copies.catching_up.is_empty());
+        under_way.any(|(chain, _)| chain.targets.contains(&target.id))
+    };
+    let senders: Vec<Target> = map.targets.iter().filter(sends).cloned().collect();
+    let rates = rates(member, &senders);
+    let progress = progress(member, &senders).into_values().flatten();
+    let progress: BTreeMap<ChainId, MoveProgress> = progress
+        .filter(|progress| map.is_copied(progress.chain))
+        .map(|progress| (progress.chain, progress))
+        .collect();
+    let of = |work: CopyWork| {
+        let is_meant = |chain: ChainId| {
+            map.chain(chain).is_some_and(|chain| chain.pool == work.pool && chain.is_short())
+        };
+        let copied = progress.values().filter(|progress| is_meant(progress.chain));
+        let bytes_copied = copied.fold(0, |sum: u64, progress| sum.saturating_add(progress.bytes_done));
+        let from = senders.iter().filter(|sender| sender.pool == work.pool);
+        let bytes_per_s = from
+            .map(|sender| rates.get(&sender.id).copied())
+            .try_fold(0, |sum: u64, rate| Some(sum.saturating_add(rate?)));
+        Rebuild { work, bytes_copied, bytes_per_s }
+    };
+    (works.into_iter().map(of).collect(), progress)
+}
+
+/// How fast each of these targets is copied from whose server tells, bytes in a second.
+fn rates(member: &Member, sources: &[Target]) -> BTreeMap<TargetId, u64> {
+    ask_each(member, sources, |storage, target| {
+        match storage.call(&StorageRequest::MoveRate { target }, Payload::None) {
+            Ok(StorageReply::MoveRate(bytes_per_s)) => Some(bytes_per_s),
+            _ => None,
+        }
+    })
 }
 
 /// Targets that chains are just moving from.

@@ -1,14 +1,44 @@
 //! How fast content is copied from a target, and how much was.
 
-use std::collections::VecDeque;
+use ashlar_types::TargetId;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// For how long what was copied counts for the rate, seconds.
 const WINDOW_S: u64 = 10;
 
-/// See the module. Times are of the monotonic clock.
+/// How fast each target is copied from, for moves and to give others their copies.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(crate) struct Paces(
+    // LIMIT: as targets here.
+    Mutex<BTreeMap<TargetId, Pace>>,
+);
+
+impl Paces {
+    /// Notes that `bytes` were copied from `target`.
+    pub(crate) fn note(&self, target: TargetId, bytes: u64, now: Duration) {
+        self.0.lock().entry(target).or_default().note(bytes, now);
+    }
+
+    /// What is copied from `target` in a second, by the last ones, bytes.
+    pub(crate) fn bytes_per_s(&self, target: TargetId, now: Duration) -> u64 {
+        self.0.lock().get_mut(&target).map_or(0, |pace| pace.bytes_per_s(now))
+    }
+
+    /// What was copied from each since the server was started, bytes.
+    pub(crate) fn totals(&self) -> BTreeMap<TargetId, u64> {
+        self.0.lock().iter().map(|(target, pace)| (*target, pace.total)).collect()
+    }
+
+    pub(crate) fn forget(&self, target: TargetId) {
+        self.0.lock().remove(&target);
+    }
+}
+
+/// How fast one is copied from. Times are of the monotonic clock.
+#[derive(Default)]
+struct Pace {
     /// What was copied in each second that something was.
     // LIMIT: WINDOW_S and one.
     seconds: VecDeque<(u64, u64)>,
@@ -19,7 +49,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Notes that `bytes` were copied.
-    pub(super) fn note(&mut self, bytes: u64, now: Duration) {
+    fn note(&mut self, bytes: u64, now: Duration) {
         self.forget(now);
         if self.seconds.is_empty() {
             self.since = now;
@@ -31,13 +61,8 @@ impl Pace {
         }
     }
 
-    /// What was copied since the server was started, bytes.
-    pub(super) fn total(&self) -> u64 {
-        self.total
-    }
-
     /// What is copied in a second, by the last ones.
-    pub(super) fn bytes_per_s(&mut self, now: Duration) -> u64 {
+    fn bytes_per_s(&mut self, now: Duration) -> u64 {
         self.forget(now);
         let sum: u64 = self.seconds.iter().map(|(_, bytes)| bytes).sum();
         let took =
@@ -71,7 +96,7 @@ mod tests {
         let rate = pace.bytes_per_s(at(140.0));
         assert!((1800..=2000).contains(&rate), "the slower beginning is forgotten: {rate}");
         assert_eq!(pace.bytes_per_s(at(151.0)), 0);
-        assert_eq!(pace.total(), 40 * 100 + 360 * 200);
+        assert_eq!(pace.total, 40 * 100 + 360 * 200);
         pace.note(500, at(200.0));
         assert_eq!(pace.bytes_per_s(at(200.2)), 500, "what has just begun is no more than what there is");
     }
