@@ -19,6 +19,8 @@ use support::{PATIENCE, can_mount, is_mounted, load, soon};
 const FILE_BYTES: usize = 300_000;
 const SERVERS: [&str; 2] = ["oss8", "oss9"];
 const DISKS: [&str; 2] = ["left", "right"];
+/// What makes the file system of each: one of either kind that targets are on.
+const FORMATS: [[&str; 3]; 2] = [["mkfs.ext4", "-q", "-F"], ["mkfs.xfs", "-q", "-f"]];
 
 #[track_caller]
 fn output(command: &mut Command) -> String {
@@ -36,16 +38,16 @@ struct Shared {
 impl Shared {
     fn make(lab: &Lab) -> Shared {
         let device = |image: &Path| output(Command::new("losetup").arg("--find").arg("--show").arg(image));
-        let disk = |name: &&str| {
+        let disk = |(name, [program, options @ ..]): (&&str, [&str; 3])| {
             let image = lab.path(name).with_extension("image");
             File::create(&image).unwrap().set_len(512 << 20).unwrap();
-            output(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+            output(Command::new(program).args(options).arg(&image));
             SERVERS.map(|server| {
                 fs::create_dir(point(lab, server, name)).unwrap();
                 device(&image)
             })
         };
-        let devices: Vec<[String; 2]> = DISKS.iter().map(disk).collect();
+        let devices: Vec<[String; 2]> = DISKS.iter().zip(FORMATS).map(disk).collect();
         let uuid = |[device, _]: &[String; 2]| {
             output(Command::new("blkid").args(["-p", "-o", "value", "-s", "UUID", device]))
         };
