@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use support::cluster::{Lab, Role};
 use support::{PATIENCE, can_mount, flip, soon};
 
@@ -152,4 +153,27 @@ fn a_copy_that_cannot_be_opened_is_made_anew() {
         let file = fs::File::options().write(true).open(table).unwrap();
         file.set_len(file.metadata().unwrap().len() / 2).unwrap();
     });
+}
+
+#[test]
+fn a_copy_that_is_too_damaged_to_begin_to_serve_gives_way_to_a_sound_one_that_comes_back() {
+    if !can_mount("metadata that is damaged all over") {
+        return;
+    }
+    // All that holds pairs, and nothing of what says where they are, which is at the end.
+    let (mut lab, copy) = with_damage(|table| {
+        let length = table.metadata().unwrap().len();
+        (0..length * 9 / 10).step_by(1000).for_each(|at| flip(table, at));
+    });
+    let second = start_second(&lab, 0);
+    soon(PATIENCE, "no second copy", || copies(&lab).0 == 2);
+    assert!(!copy.join("set-aside").exists(), "it was found too early to show anything");
+    lab.meta.stop();
+    // It is the only one that has all of it, and tries to serve.
+    std::thread::sleep(Duration::from_secs(5));
+    lab.start_meta();
+    soon(PATIENCE, "the sound one does not serve", || copies(&lab) == (2, "mds".to_owned()));
+    assert!(copy.join("set-aside").exists(), "it was made anew without having been damaged");
+    check_files(&lab);
+    stop(lab, second);
 }

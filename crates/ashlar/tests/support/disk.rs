@@ -24,8 +24,34 @@ pub fn cut_power(point: &Path) {
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// The local file systems that targets and metadata are on.
+#[derive(Clone, Copy)]
+pub enum Format {
+    Ext4,
+    Xfs,
+}
+
+impl Format {
+    fn make(self, image: &Path) {
+        let [program, force] = match self {
+            Format::Ext4 => ["mkfs.ext4", "-F"],
+            Format::Xfs => ["mkfs.xfs", "-f"],
+        };
+        run(Command::new(program).args(["-q", force]).arg(image));
+    }
+
+    /// Of mount(8). A copy of a disk may be mounted beside it.
+    fn options(self) -> &'static str {
+        match self {
+            Format::Ext4 => "loop",
+            Format::Xfs => "loop,nouuid",
+        }
+    }
+}
+
 /// A file system in a file, whose changes can be held back, or end.
 pub struct Disk {
+    format: Format,
     image: PathBuf,
     point: PathBuf,
     /// Has it go on if this process does not.
@@ -35,11 +61,22 @@ pub struct Disk {
 impl Disk {
     #[track_caller]
     pub fn mount(image: &Path, point: PathBuf) -> Disk {
+        Disk::mount_as(Format::Ext4, image, point)
+    }
+
+    #[track_caller]
+    pub fn mount_as(format: Format, image: &Path, point: PathBuf) -> Disk {
         File::create(image).unwrap().set_len(512 << 20).unwrap();
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image));
+        format.make(image);
         fs::create_dir(&point).unwrap();
-        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(&point));
-        Disk { image: image.to_owned(), point, watch: None }
+        let disk = Disk { format, image: image.to_owned(), point, watch: None };
+        disk.attach();
+        disk
+    }
+
+    fn attach(&self) {
+        let options = ["-o", self.format.options()];
+        run(Command::new("mount").args(options).arg(&self.image).arg(&self.point));
     }
 
     pub fn is_at(&self, point: &Path) -> bool {
@@ -74,7 +111,7 @@ impl Disk {
             fs::remove_file(&self.image).unwrap();
             self.image = again;
         }
-        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.point));
+        self.attach();
     }
 
     /// Whether there is still a device for the file, a moment after it was unmounted.

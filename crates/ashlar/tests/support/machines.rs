@@ -1,7 +1,7 @@
 //! A file system of machines that each have a disk of their own, with everything on it that a server must not forget: the power of all of them can be cut at once.
 
 use super::cluster::{Lab, Role, spawn, start};
-use super::disk::Disk;
+use super::disk::{Disk, Format};
 use super::{Ended, PATIENCE, args_in, ashlar, binary, soon};
 use serde_json::Value;
 use std::fs;
@@ -132,7 +132,10 @@ impl Machines {
 
     #[track_caller]
     fn make_disk(&mut self, name: &str) {
-        self.disks.push(Disk::mount(&self.path(&format!("{name}.image")), self.path(name)));
+        // Both kinds, in turns: what a power cut takes from them is not the same.
+        let format = if self.disks.len().is_multiple_of(2) { Format::Ext4 } else { Format::Xfs };
+        let (image, point) = (self.path(&format!("{name}.image")), self.path(name));
+        self.disks.push(Disk::mount_as(format, &image, point));
     }
 
     #[track_caller]
