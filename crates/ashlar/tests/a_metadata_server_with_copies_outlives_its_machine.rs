@@ -4,7 +4,8 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
@@ -63,11 +64,13 @@ fn start() -> (Lab, Vec<Role>) {
 
 fn stop(mut lab: Lab, others: Vec<Role>) {
     lab.mounts.iter_mut().for_each(Role::stop);
+    let metas = others.len();
     others.into_iter().for_each(|mut role| role.stop());
     lab.stop();
     // Of each metadata server, of the copy that has all of it.
-    let line = "fsck --state @state --meta @meta --meta @meta1 --meta @meta2 --data @d0 --data @d1";
-    lab.ashlar(line).expect(0);
+    let metas = ["", " --meta @meta1", " --meta @meta1 --meta @meta2"][metas];
+    let line = format!("fsck --state @state --meta @meta{metas} --data @d0 --data @d1");
+    lab.ashlar(&line).expect(0);
     // Whoever is stopped last has the only copy, which may be repaired.
     lab.ashlar(&format!("{line} --repair")).expect(0);
 }
@@ -117,5 +120,53 @@ fn a_machine_that_hangs_and_goes_on_changes_nothing() {
         wait_for_copies(&lab, "copies do not come back", |seen| seen.iter().all(|(.., count)| *count == 2));
     });
     eprintln!("paused: the longest wait was {stall:?}");
+    stop(lab, others);
+}
+
+/// Files that one mount has locked and written, some of them at each metadata server.
+const LOCKED: usize = 12;
+
+#[test]
+fn a_mount_is_not_taken_for_dead_while_its_server_waits_for_a_copy() {
+    if !can_mount("a copy that hangs") {
+        return;
+    }
+    let lab = Lab::start(2, 2);
+    let others = vec![lab.add_meta(1)];
+    for server in ["mds", "mds1"] {
+        lab.ashlar(&format!("copies set {server} 2 --identity @first")).expect(0);
+    }
+    wait_for_copies(&lab, "copies are not made", |seen| {
+        seen.len() == 2 && seen.iter().all(|(.., count)| *count == 2)
+    });
+    let path = |mount: usize, at: usize| lab.path(&format!("m{mount}/locked{at}"));
+    let mut locked: Vec<File> = (0..LOCKED).map(|at| File::create_new(path(0, at)).unwrap()).collect();
+    locked.iter().for_each(|file| file.lock().unwrap());
+    // Others may know how long they are only once this mount has told.
+    let write = |locked: &mut [File], text: &str| {
+        locked.iter_mut().for_each(|file| file.write_all(text.as_bytes()).unwrap());
+    };
+    write(&mut locked, "before ");
+    others[0].pause();
+    // What is told from here on waits for the copy that hangs, until it is none any more.
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs::create_dir(lab.path("m1/dir")).unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+        for at in 0..LOCKED {
+            let path = path(1, at);
+            scope.spawn(move || assert_eq!(fs::read(path).unwrap(), b"before "));
+        }
+    });
+    others[0].resume();
+    write(&mut locked, "after");
+    for (at, file) in locked.iter().enumerate() {
+        assert!(File::open(path(1, at)).unwrap().try_lock().is_err(), "{at}: the lock is gone");
+        file.unlock().unwrap();
+        assert_eq!(fs::read(path(1, at)).unwrap(), b"before after");
+    }
+    let told = lab.mounts[0].text();
+    assert!(!told.contains("has ended this session"), "{told}");
+    wait_for_copies(&lab, "copies do not come back", |seen| seen.iter().all(|(.., count)| *count == 2));
+    drop(locked);
     stop(lab, others);
 }

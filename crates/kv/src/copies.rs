@@ -3,6 +3,7 @@
 use crate::{GroupNumber, KvError};
 use ashlar_types::Epoch;
 use bytes::Bytes;
+use std::time::Duration;
 
 /// A group of a lane's log, as it goes to a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,4 +58,10 @@ pub trait Copies: Send + Sync {
     /// What is stored here is damaged, as `what` says. Whether others have all of it, and answer in place of this machine from now on. Asked under the lane's lock or without, so it must not wait, nor
     /// call the lane.
     fn give_up_damaged(&self, what: &str) -> bool;
+
+    /// When something that was to be told was held up for long the last time, as copies had not what it tells of; of the monotonic clock, zero for never. Whoever waits for an answer to what is told
+    /// counts from then on.
+    fn held_up_at(&self) -> Duration {
+        Duration::ZERO
+    }
 }

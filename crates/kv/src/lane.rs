@@ -53,6 +53,7 @@ use space::Space;
 use stats::Counters;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use threads::Threads;
 
 /// What the state lock guards.
@@ -204,6 +205,11 @@ impl Lane {
         let _state = self.shared.write_state();
         let set = self.shared.copies.set(copies);
         set.map_err(|_| KvError::Invalid { what: "the lane is replicated already".to_owned() })
+    }
+
+    /// See [`Copies::held_up_at`]; zero where there are no copies.
+    pub fn held_up_at(&self) -> Duration {
+        self.shared.copies.get().map_or(Duration::ZERO, |copies| copies.held_up_at())
     }
 
     /// Whether [`Lane::replicate_with`] was called.

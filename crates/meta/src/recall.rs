@@ -9,7 +9,8 @@ use ashlar_types::{Errno, InodeId, SessionId};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// A recall that is not answered in this time evicts the session (`design.md` D7), unless it says that it is waiting for a disk.
+/// A recall that is not answered in this time evicts the session (`design.md` D7), unless it says that it is waiting for a disk. Time in which this server tells nothing, as its copies are waited for,
+/// does not count: it is as long as that until a copy that has died is gone from the group.
 pub(crate) const RECALL_MAX: Duration = Duration::from_secs(5);
 
 /// A recall that is not answered in this time evicts the session whatever it says.
@@ -318,6 +319,11 @@ impl MetaService {
             tracing::warn!(session = %late.session, inode = %late.inode, "a recall waits for a slow disk");
             return BUSY_PAUSE;
         }
+        let left = RECALL_MAX.saturating_sub(self.waited_for(late));
+        if !left.is_zero() {
+            tracing::debug!(session = %late.session, "a recall may have been held up here: its answer has more time");
+            return left;
+        }
         let left = self.session_evict(late.session);
         // Another call may be ending the same session just now: its recalls end with it, a moment later.
         left.max(EVICTION_PAUSE)
@@ -325,9 +331,16 @@ impl MetaService {
 
     /// The same for who does not wait: whoever comes again may find nobody who does.
     fn evict_if_due(&self, late: RecallUnderWay) {
-        if self.env.clock.monotonic().saturating_sub(late.since) >= RECALL_MAX {
+        if self.waited_for(late) >= RECALL_MAX {
             self.evict_unless_busy(late);
         }
+    }
+
+    /// For how long a session has had time to answer. While what it is told, or what it asks for its answer, is held up here, it has none; but as long as for a disk at the most.
+    fn waited_for(&self, late: RecallUnderWay) -> Duration {
+        let now = self.env.clock.monotonic();
+        let age = now.saturating_sub(late.since);
+        if age >= BUSY_MAX { age } else { age.min(now.saturating_sub(self.lane.held_up_at())) }
     }
 
     /// As [`MetaService::wait_for_leases`] for one who is granted nothing on `inode`, as something of it is recalled. Who has recalled it need not wait for the answer (see
@@ -342,9 +355,8 @@ impl MetaService {
         deadline: Duration,
     ) -> Result<(), Errno> {
         self.wait_for_leases(waiter, deadline)?;
-        let now = self.env.clock.monotonic();
         let late = self.leases.lock().oldest_recall_of(inode);
-        let late = late.filter(|late| now.saturating_sub(late.since) >= 2 * RECALL_MAX);
+        let late = late.filter(|late| self.waited_for(*late) >= 2 * RECALL_MAX);
         // Looked at after each short wait: one that is excused is not warned of each time.
         if let Some(late) = late.filter(|late| !self.is_excused_by_disk(*late)) {
             self.session_evict(late.session);

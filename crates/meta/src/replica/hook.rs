@@ -127,4 +127,10 @@ impl Copies for Hook {
     fn give_up_damaged(&self, what: &str) -> bool {
         self.replica().is_some_and(|replica| replica.give_up_damaged(what))
     }
+
+    fn held_up_at(&self) -> Duration {
+        let Some(replica) = self.replica() else { return Duration::ZERO };
+        let now = replica.config.env.clock.monotonic();
+        replica.core.lock().held.held_up_at(now)
+    }
 }

@@ -36,7 +36,7 @@ impl Replica {
     pub(super) fn release(&self, core: &mut Core) {
         let now = self.config.env.clock.monotonic();
         if core.machine.member().may_acknowledge(now) {
-            core.held.release(core.machine.committed().0);
+            core.held.release(core.machine.committed().0, now);
         }
         self.flushed.notify_all();
         // Those that wait for it are not woken by each change.
