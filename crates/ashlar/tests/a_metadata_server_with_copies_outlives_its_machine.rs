@@ -7,6 +7,7 @@ mod support;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
 use support::names::{change_names, check_names};
@@ -142,31 +143,38 @@ fn a_mount_is_not_taken_for_dead_while_its_server_waits_for_a_copy() {
     let path = |mount: usize, at: usize| lab.path(&format!("m{mount}/locked{at}"));
     let mut locked: Vec<File> = (0..LOCKED).map(|at| File::create_new(path(0, at)).unwrap()).collect();
     locked.iter().for_each(|file| file.lock().unwrap());
-    // Others may know how long they are only once this mount has told.
-    let write = |locked: &mut [File], text: &str| {
-        locked.iter_mut().for_each(|file| file.write_all(text.as_bytes()).unwrap());
-    };
-    write(&mut locked, "before ");
-    others[0].pause();
-    // What is told from here on waits for the copy that hangs, until it is none any more.
-    std::thread::scope(|scope| {
-        scope.spawn(|| fs::create_dir(lab.path("m1/dir")).unwrap());
-        std::thread::sleep(Duration::from_millis(100));
-        for at in 0..LOCKED {
-            let path = path(1, at);
-            scope.spawn(move || assert_eq!(fs::read(path).unwrap(), b"before "));
+    let is_over = AtomicBool::new(false);
+    // At any moment somebody is to tell what he has written, and is not answered himself before others have it.
+    let (path, is_over) = (&path, &is_over);
+    let pass = move |file: &mut File, at: usize| {
+        let mut expected = String::new();
+        while !is_over.load(SeqCst) {
+            file.write_all(b"x").unwrap();
+            expected.push('x');
+            assert_eq!(fs::read_to_string(path(1, at)).unwrap(), expected);
         }
+    };
+    std::thread::scope(|scope| {
+        for (at, file) in locked.iter_mut().enumerate() {
+            scope.spawn(move || pass(file, at));
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        others[0].pause();
+        // It is no copy any more only once a manager says so: later than a mount is to give back what it has.
+        lab.manager.pause();
+        std::thread::sleep(Duration::from_secs(8));
+        lab.manager.resume();
+        std::thread::sleep(Duration::from_secs(3));
+        others[0].resume();
+        wait_for_copies(&lab, "copies do not come back", |seen| seen.iter().all(|(.., count)| *count == 2));
+        is_over.store(true, SeqCst);
     });
-    others[0].resume();
-    write(&mut locked, "after");
     for (at, file) in locked.iter().enumerate() {
         assert!(File::open(path(1, at)).unwrap().try_lock().is_err(), "{at}: the lock is gone");
         file.unlock().unwrap();
-        assert_eq!(fs::read(path(1, at)).unwrap(), b"before after");
     }
     let told = lab.mounts[0].text();
     assert!(!told.contains("has ended this session"), "{told}");
-    wait_for_copies(&lab, "copies do not come back", |seen| seen.iter().all(|(.., count)| *count == 2));
     drop(locked);
     stop(lab, others);
 }
