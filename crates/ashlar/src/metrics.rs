@@ -263,19 +263,19 @@ fn tell_chains(map: &ClusterMap, text: &mut Text) {
 
 /// Which copies are lacking.
 fn tell_rebuilds(map: &ClusterMap, works: &[CopyWork], text: &mut Text) {
-    let mut family = |name, help, of: fn(&CopyWork) -> Option<u64>| {
+    let mut family = |name, help, of: fn(&CopyWork) -> u64| {
         text.family(name, Gauge, help);
         for work in works {
             let pool = map.pools.iter().find(|pool| pool.id == work.pool).map_or("", |pool| &pool.name);
-            if let Some(value) = of(work) {
-                text.sample(&[("pool", pool)], value);
-            }
+            text.sample(&[("pool", pool)], of(work));
         }
     };
     let help = "Chains that lack a copy and are being given one.";
-    family("ashlar_rebuild_chains_under_way", help, |work| Some(work.chains_under_way));
+    family("ashlar_rebuild_chains_under_way", help, |work| work.chains_under_way);
     let help = "What the chains that lack copies have, bytes, as often as they lack one.";
     family("ashlar_rebuild_bytes_lacking", help, |work| work.bytes_lacking);
+    let help = "Chains of which that is not known, as no target tells.";
+    family("ashlar_rebuild_chains_untold", help, |work| work.chains_untold);
 }
 
 /// How far what is drained and rebalanced is.

@@ -180,7 +180,7 @@ fn how_far_lost_copies_are_is_told_and_they_come_back_while_moves_are_paused() {
     assert!(waiting["chains_short"].as_u64() > Some(0), "{waiting}");
     assert!(waiting["waits_s"].as_u64().is_some_and(|seconds| seconds > 60 && seconds <= 600), "{waiting}");
     let text = lab.ashlar("chain list --short --identity @first").expect(0).stdout;
-    assert!(text.contains("wait for those that had one, at most 10 min yet"), "{text}");
+    assert!(text.contains("for targets that had one, 10 min at most"), "{text}");
     lab.ashlar("target moves --pause --rate 1 --identity @first").expect(0);
     lab.storage[0].kill();
     lab.start_storage(0);

@@ -313,9 +313,16 @@ fn what_copies_do_not_have_enters_no_checkpoint() {
 
 #[test]
 fn what_others_do_not_have_is_taken_back_on_a_full_disk() {
-    // By how much longer a segment is than what is left, and what is kept back: nothing that is there, a reserve, or nothing but a little room.
-    let cases = [(16 << 10, 0, 0, true), (16 << 10, 64 << 10, 0, false), (4 << 20, 0, 3 << 19, false)];
-    for (segment_bytes, reserve_bytes, left, has_spare) in cases {
+    // Length of a segment, what is kept back, what is left besides, groups to be taken back, and whether there is a spare segment. There is no room for a whole segment but in a spare, in the
+    // reserve, in one that is taken back, or in a short one.
+    let (short, long) = (16 << 10, 4 << 20);
+    let cases = [
+        (short, 0, 0, 1, true),
+        (short, 64 << 10, 0, 1, false),
+        (short, 0, 0, 6, false),
+        (long, 0, 3 << 19, 1, false),
+    ];
+    for (segment_bytes, reserve_bytes, left, groups, has_spare) in cases {
         let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
         let config = LaneConfig { segment_bytes, reserve_bytes, ..replicated() };
         let lane = open_sim(&disk, &engine, config.clone(), 1).unwrap();
@@ -323,7 +330,9 @@ fn what_others_do_not_have_is_taken_back_on_a_full_disk() {
         *copies.epoch.lock() = Some(Epoch(3));
         lane.replicate_with(copies).unwrap();
         commit(&lane, vec![put("a", "1")]).unwrap();
-        commit(&lane, vec![put("b", "x".repeat(9 << 10))]).unwrap();
+        for _ in 0..groups {
+            commit(&lane, vec![put("b", "x".repeat(9 << 10))]).unwrap();
+        }
         if has_spare {
             lane.tick().unwrap();
         }

@@ -112,7 +112,12 @@ impl Sizes {
     }
 
     fn of(&self, chain: ChainId) -> u64 {
-        self.0.get(&chain).copied().unwrap_or(0).saturating_add(CHAIN_BYTES_LEAST)
+        self.told(chain).saturating_add(CHAIN_BYTES_LEAST)
+    }
+
+    /// What was told, bytes; nothing of a chain without chunks, or if nobody has told.
+    pub fn told(&self, chain: ChainId) -> u64 {
+        self.0.get(&chain).copied().unwrap_or(0)
     }
 
     /// What all chains at a target have, by the map. No number that a server tells is too large for it.

@@ -29,7 +29,8 @@ pub enum PoolAction {
         name: String,
         /// Print JSON: what `list` tells of each, `targets_told` (how many servers have told the space of) with the sums `bytes_total`, `bytes_used` and `bytes_free`
         /// of those, `chains_moving`, `rebalance` (null, or how far it is, as `drain` of a target), `rebuild` (null, or how far it is that lost copies are made good: `chains_short`, `chains_under_way`,
-        /// `bytes_lacking`, `bytes_copied`, `bytes_per_s` and `seconds_left`, at the most, and `waits_s`, for how long those that had one are waited for at the most; null where nobody knows), and `members`, a list of objects as of `ashlar target list`.
+        /// `bytes_lacking`, at the most, `chains_untold`, of which no target tells, `bytes_copied`, `bytes_per_s` and `seconds_left`, null where nobody knows, and `waits_s`, for how long those that had one are waited for
+        /// at the most, or null), and `members`, a list of objects as of `ashlar target list`.
         #[arg(long)]
         json: bool,
     },

@@ -19,7 +19,7 @@ pub fn run(args: &ChainArgs) -> Result<ExitCode> {
     let ChainAction::List { short, pool, json } = &args.action;
     let pool = pool.as_ref().map(|name| pool::find(&map, name)).transpose()?.map(|pool| pool.id);
     let all: Vec<(&Chain, &ChainCopies)> = copied(&map, pool).collect();
-    let (rebuilds, progress) = works::rebuilds(&member, &map);
+    let (rebuilds, progress) = works::rebuilds(&member, &map, pool);
     let shown = all.iter().filter(|(chain, _)| !short || chain.is_short());
     if *json {
         let shown: Vec<Value> =
@@ -29,7 +29,7 @@ pub fn run(args: &ChainArgs) -> Result<ExitCode> {
         shown.for_each(|(chain, copies)| print(&map, chain, copies, progress.get(&chain.id)));
         let short = all.iter().filter(|(chain, _)| chain.is_short()).count();
         say(format_args!("{} chains of several copies, {short} with fewer than they are to have", all.len()));
-        for rebuild in rebuilds.iter().filter(|rebuild| pool.is_none_or(|pool| rebuild.work.pool == pool)) {
+        for rebuild in &rebuilds {
             let name =
                 map.pools.iter().find(|known| known.id == rebuild.work.pool).map_or("", |known| &known.name);
             say(format_args!("pool {name}: {}", rebuild.text()));
@@ -43,11 +43,7 @@ fn print(map: &ClusterMap, chain: &Chain, copies: &ChainCopies, progress: Option
         [] => String::new(),
         targets => format!("{what}{}", numbers(targets)),
     };
-    const MIB: f64 = (1u64 << 20) as f64;
-    let how_far = progress.map(|progress| {
-        let (done, total) = (progress.bytes_done as f64 / MIB, progress.bytes_total as f64 / MIB);
-        format!(" ({done:.1} of at most {total:.1} MiB)")
-    });
+    let how_far = progress.map(how_far).unwrap_or_default();
     let short = if chain.is_short() { format!(" of {}", copies.wanted) } else { String::new() };
     say(format_args!(
         "{:<12} {:<16} targets {}{short}{}{}{}",
@@ -55,9 +51,21 @@ fn print(map: &ClusterMap, chain: &Chain, copies: &ChainCopies, progress: Option
         chain::pool(map, chain),
         numbers(&chain.targets),
         named(", catching up: ", &copies.catching_up),
-        how_far.unwrap_or_default(),
+        how_far,
         named(", waited for: ", &awaited(copies)),
     ));
+}
+
+/// How far the one is that is being brought up to date.
+fn how_far(progress: &MoveProgress) -> String {
+    const MIB: f64 = (1u64 << 20) as f64;
+    let (done, total) = (progress.bytes_done, progress.bytes_total);
+    // What changes is sent more than once; 0 until it was counted.
+    let total =
+        if total == 0 { String::new() } else { format!(" of at most {:.1}", total.max(done) as f64 / MIB) };
+    let obstacle =
+        if progress.obstacle.is_empty() { String::new() } else { format!(", {}", progress.obstacle) };
+    format!(" ({:.1}{total} MiB{obstacle})", done as f64 / MIB)
 }
 
 /// Who had all of it, and is not being brought up to date.

@@ -92,8 +92,7 @@ fn show(member: &Member, name: &str, json: bool) -> Result<()> {
     let members: Vec<Target> = map.targets.iter().filter(|target| target.pool == pool.id).cloned().collect();
     let seen = target::Seen::ask(member, &map, &members);
     let (away, spaces) = (&seen.away, &seen.spaces);
-    let rebuilds = target::works::rebuilds(member, &map).0;
-    let rebuild = rebuilds.into_iter().find(|rebuild| rebuild.work.pool == pool.id);
+    let rebuild = target::works::rebuilds(member, &map, Some(pool.id)).0.pop();
     if json {
         let rebalance = seen.of_pool(pool.id).map(work::object);
         let rebuild = rebuild.map(|known| rebuild::object(&known));

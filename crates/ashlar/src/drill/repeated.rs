@@ -1,6 +1,6 @@
 //! Failures that a drill has had happen several times: how long programs stood still, over all of them.
 
-use super::outcome::{Entry, Verdict};
+use super::outcome::{Entry, Outcome, Verdict};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl<'a> Repeated<'a> {
     /// The failures that were run more than once, in the order in which they were.
     pub fn all(entries: &'a [Entry]) -> Vec<Repeated<'a>> {
         let mut by_failure: Vec<Vec<&Entry>> = Vec::new();
-        for entry in entries.iter().filter(|entry| entry.outcome.is_some()) {
+        for entry in entries.iter().filter(|entry| !matches!(entry.verdict, Verdict::NotRun(_))) {
             match by_failure.iter_mut().find(|same| same[0].failure.name == entry.failure.name) {
                 Some(same) => same.push(entry),
                 None => by_failure.push(vec![entry]),
@@ -28,7 +28,9 @@ impl<'a> Repeated<'a> {
     }
 
     fn of(entries: Vec<&'a Entry>) -> Repeated<'a> {
-        let outcomes = || entries.iter().filter_map(|entry| entry.outcome.as_ref());
+        // One that was told to stop has not seen all.
+        let whole = |outcome: &&Outcome| !outcome.is_stopped;
+        let outcomes = || entries.iter().filter_map(|entry| entry.outcome.as_ref()).filter(whole);
         let mut stalls: Vec<Duration> = outcomes().map(|outcome| outcome.longest_stall()).collect();
         let mut backs: Vec<Duration> = outcomes().filter_map(|outcome| outcome.full_after).collect();
         stalls.sort_unstable();
@@ -58,7 +60,7 @@ impl<'a> Repeated<'a> {
             "times": self.entries.len(),
             "survived": self.survived(),
             "longest_stall_s": spread(&self.stalls),
-            "back_after_s": spread(&self.backs),
+            "full_redundancy_after_s": spread(&self.backs),
         })
     }
 
@@ -98,7 +100,7 @@ pub fn table(all: &[Repeated<'_>]) -> String {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::super::failure::chosen;
-    use super::super::outcome::{Limits, Outcome};
+    use super::super::outcome::Limits;
     use super::*;
 
     fn entry(name: &str, stall_ms: u64) -> Entry {

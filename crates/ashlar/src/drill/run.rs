@@ -52,8 +52,18 @@ pub fn run(args: &DrillRunArgs) -> Result<bool> {
     let (ledger, diary) = keep_a_diary(&place, &args.load, &args.report)?;
     let mut drill = Drill::begin(place, &args.load, diary.clone(), is_told_to_stop)?;
     drill.lasts = seconds(args.load_seconds);
-    let turns = chosen.into_iter().flat_map(|failure| (0..args.repeat).map(move |_| failure));
-    let entries: Vec<Entry> = turns.map(|failure| drill.next(failure)).collect();
+    let mut entries: Vec<Entry> = Vec::new();
+    for failure in chosen {
+        for _ in 0..args.repeat {
+            let entry = drill.next(failure);
+            let is_run = !matches!(entry.verdict, Verdict::NotRun(_));
+            entries.push(entry);
+            // Nor would it be the next time.
+            if !is_run {
+                break;
+            }
+        }
+    }
     let mut report = drill.report(args, entries);
     (report.ledger, report.ledger_trouble) = (shown(&ledger), diary.trouble());
     write(&args.report, &report.text())?;

@@ -11,58 +11,69 @@ pub struct Rebuild {
     pub work: CopyWork,
     /// What was sent of chains that are under way, bytes: it is among what is lacking.
     pub bytes_copied: u64,
-    /// What is sent in a second; `None` while a server does not tell.
+    /// What those who send it send in a second, with all else that they copy; `None` while one does not tell.
     pub bytes_per_s: Option<u64>,
 }
 
 impl Rebuild {
-    /// What is to be sent yet, at the most, bytes: who has had a copy before is given what was changed since.
-    fn bytes_left(&self) -> Option<u64> {
-        self.work.bytes_lacking.map(|lacking| lacking.saturating_sub(self.bytes_copied))
+    /// What was copied, no more than is lacking: what changes is copied more than once.
+    fn copied(&self) -> u64 {
+        self.bytes_copied.min(self.work.bytes_lacking)
     }
 
-    /// How long it takes yet at this rate, at the most, seconds; `None` while nobody can tell, or nothing is sent.
+    /// How long it takes yet at this rate, seconds; less where somebody comes back who lacks only some of it. `None` while nobody can tell: nothing is sent, a target does not tell what it
+    /// has, or somebody is waited for.
     pub fn seconds_left(&self) -> Option<u64> {
+        let CopyWork { chains_under_way, chains_untold, waits_s, bytes_lacking, .. } = self.work;
+        if chains_under_way == 0 || chains_untold > 0 || waits_s.is_some() {
+            return None;
+        }
         let rate = self.bytes_per_s.filter(|rate| *rate > 0)?;
-        Some(self.bytes_left()?.div_ceil(rate))
+        Some((bytes_lacking - self.copied()).div_ceil(rate))
     }
 
     /// For people, in a line.
     pub fn text(&self) -> String {
-        const MIB: f64 = (1u64 << 20) as f64;
-        let CopyWork { chains_short, chains_under_way, bytes_lacking, waits_s, .. } = self.work;
-        let mut text = format!("{chains_short} chains lack a copy; {chains_under_way} are being given one");
-        if let Some(lacking) = bytes_lacking {
-            let (copied, all) = (self.bytes_copied.min(lacking) as f64 / MIB, lacking as f64 / MIB);
-            text.push_str(&format!(", {copied:.1} of at most {all:.1} MiB"));
+        let CopyWork { chains_short, chains_under_way, chains_untold, bytes_lacking, waits_s, .. } =
+            self.work;
+        let (copied, all) = (mib(self.copied()), mib(bytes_lacking));
+        let mut text = format!(
+            "{chains_short} chains lack a copy; {chains_under_way} are being given one, {copied} of at most {all} MiB"
+        );
+        if chains_untold > 0 {
+            text.push_str(&format!(" and what {chains_untold} chains have, of which no target tells"));
         }
         if let Some(rate) = self.bytes_per_s.filter(|_| chains_under_way > 0) {
-            text.push_str(&format!(", {:.1} MiB/s", rate as f64 / MIB));
+            text.push_str(&format!(", {} MiB/s", mib(rate)));
         }
         if let Some(seconds) = self.seconds_left() {
-            text.push_str(&format!(", at most {} left", time_text(seconds)));
+            text.push_str(&format!(", some {} left", time_text(seconds)));
         }
-        if let Some(seconds) = waits_s.filter(|_| chains_short > chains_under_way) {
-            let waiting = chains_short - chains_under_way;
-            match seconds {
-                0 => text.push_str(&format!("; {waiting} wait for a target with room that is free for it")),
-                _ => text.push_str(&format!(
-                    "; {waiting} wait for those that had one, at most {} yet",
-                    time_text(seconds)
-                )),
-            }
+        let waiting = chains_short.saturating_sub(chains_under_way);
+        match waits_s {
+            Some(seconds) => text.push_str(&format!(
+                "; {waiting} wait, some of them for targets that had one, {} at most",
+                time_text(seconds)
+            )),
+            None if waiting > 0 => text.push_str(&format!("; {waiting} wait for their turn, or for room")),
+            None => {}
         }
         text
     }
 }
 
-/// How far it is: `chains_short`, `chains_under_way`, `bytes_lacking` (null until a target has told), `bytes_copied`, `bytes_per_s`, `seconds_left` and `waits_s` (all three null while
-/// nobody knows).
+fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / (1u64 << 20) as f64)
+}
+
+/// How far it is: `chains_short`, `chains_under_way`, `bytes_lacking`, `chains_untold` (whose bytes are not in that, as no target tells), `bytes_copied`, `bytes_per_s`, `seconds_left` and
+/// `waits_s` (all three null while nobody knows, or nobody is waited for).
 pub fn object(rebuild: &Rebuild) -> Value {
     json!({
         "chains_short": rebuild.work.chains_short,
         "chains_under_way": rebuild.work.chains_under_way,
         "bytes_lacking": rebuild.work.bytes_lacking,
+        "chains_untold": rebuild.work.chains_untold,
         "bytes_copied": rebuild.bytes_copied,
         "bytes_per_s": rebuild.bytes_per_s,
         "seconds_left": rebuild.seconds_left(),
@@ -81,27 +92,32 @@ mod tests {
             pool: PoolId(0),
             chains_short: 30,
             chains_under_way: 4,
-            bytes_lacking: Some(100 << 20),
-            waits_s: Some(500),
+            bytes_lacking: 100 << 20,
+            chains_untold: 0,
+            waits_s: None,
         };
         let known = Rebuild { work, bytes_copied: 10 << 20, bytes_per_s: Some(1 << 20) };
         let first = "30 chains lack a copy; 4 are being given one, 10.0 of at most 100.0 MiB";
-        let last = "26 wait for those that had one, at most 9 min yet";
-        assert_eq!(known.text(), format!("{first}, 1.0 MiB/s, at most 90 s left; {last}"));
+        assert_eq!(
+            known.text(),
+            format!("{first}, 1.0 MiB/s, some 90 s left; 26 wait for their turn, or for room")
+        );
         assert_eq!(object(&known)["seconds_left"], 90);
-        let untold = Rebuild { work: CopyWork { bytes_lacking: None, ..work }, ..known };
-        assert_eq!((untold.seconds_left(), object(&untold)["bytes_lacking"].clone()), (None, Value::Null));
+        let of = |work: CopyWork| Rebuild { work, ..known };
+        let waiting = of(CopyWork { waits_s: Some(500), ..work });
+        let last = "26 wait, some of them for targets that had one, 9 min at most";
+        assert_eq!(waiting.text(), format!("{first}, 1.0 MiB/s; {last}"));
+        assert_eq!(waiting.seconds_left(), None, "it may be long until they begin");
+        let untold = of(CopyWork { chains_untold: 2, ..work });
+        assert!(untold.text().contains("100.0 MiB and what 2 chains have, of which no target tells"));
+        assert_eq!((untold.seconds_left(), object(&untold)["seconds_left"].clone()), (None, Value::Null));
+        let idle = of(CopyWork { chains_under_way: 0, ..work });
+        assert_eq!(idle.seconds_left(), None, "what is sent is something else");
         let still = Rebuild { bytes_per_s: Some(0), ..known };
         assert_eq!(still.seconds_left(), None, "nothing is sent");
         let twice = Rebuild { bytes_copied: 200 << 20, ..known };
         assert_eq!(twice.seconds_left(), Some(0), "what changed was sent twice");
-        let all = CopyWork { chains_under_way: 30, waits_s: None, ..work };
-        assert!(Rebuild { work: all, ..known }.text().ends_with("at most 90 s left"));
-        let no_room = CopyWork { waits_s: Some(0), ..work };
-        assert!(
-            Rebuild { work: no_room, ..known }
-                .text()
-                .ends_with("26 wait for a target with room that is free for it")
-        );
+        let all = of(CopyWork { chains_under_way: 30, ..work });
+        assert!(all.text().ends_with("some 90 s left"));
     }
 }

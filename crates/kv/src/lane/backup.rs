@@ -156,12 +156,35 @@ impl Shared {
         names: &[SegmentName],
         (end, sequence): (u64, u64),
     ) -> Result<(Position, SegmentFile, ()), KvError> {
+        let (spare, number, bytes) = {
+            let mut state = self.write_state();
+            let spare = state.log.take_spare();
+            (spare, state.log.reserve_spare_number(), state.log.segment_bytes())
+        };
+        // One that is taken back as a whole: on a full disk there may be no room for another one while it is open.
+        let whole = |segment: &&SegmentFile| segment.first > end && segment.file_bytes >= bytes;
+        let (mut spare, spare_path) = (spare, self.log_dir.spare_path(number));
+        let reused: Option<SegmentFile> = match spare {
+            Some(_) => None,
+            None => self.read_state().log.segments().map(|(segment, _)| segment).find(whole).cloned(),
+        };
         // ORDER: the newest first, so that at no moment there is a gap; and durably before what replaces them begins, or a power cut could leave both.
         for name in names.iter().rev().filter(|name| name.first > end) {
-            self.log_dir.remove(&name.path)?;
+            match reused.as_ref().filter(|segment| segment.path == name.path) {
+                Some(segment) => {
+                    let renamed = self.log_dir.disk.rename(&name.path, &spare_path);
+                    let failed = |e| KvError::io(format!("rename {}", self.log_dir.describe(&name.path)), e);
+                    renamed.map_err(failed)?;
+                    spare = Some(SegmentFile { path: spare_path.clone(), ..segment.clone() });
+                }
+                None => self.log_dir.remove(&name.path)?,
+            }
         }
         self.log_dir.sync()?;
-        let spare = self.segment_to_go_on()?;
+        let spare = match spare {
+            Some(spare) => spare,
+            None => self.make_segment(number, bytes)?,
+        };
         let active = {
             let mut state = self.write_state();
             state.log.go_back((end, sequence), spare)?;
@@ -175,15 +198,8 @@ impl Shared {
         Ok((Position(end), active, ()))
     }
 
-    /// A file for a segment. On a full disk one that is there already, or in the place of what is kept back, or a short one: who cannot take back what others do not have is no copy.
-    fn segment_to_go_on(&self) -> Result<SegmentFile, KvError> {
-        let (number, bytes) = {
-            let mut state = self.write_state();
-            if let Some(spare) = state.log.take_spare() {
-                return Ok(spare);
-            }
-            (state.log.reserve_spare_number(), state.log.segment_bytes())
-        };
+    /// A file for a segment. On a full disk one in the place of what is kept back, or a short one: who cannot take back what others do not have is no copy.
+    fn make_segment(&self, number: u64, bytes: u64) -> Result<SegmentFile, KvError> {
         match create_spare_numbered(&self.log_dir, number, bytes) {
             Err(KvError::NoSpace { .. }) => {
                 self.space.release_reserve();

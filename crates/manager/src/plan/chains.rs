@@ -104,12 +104,6 @@ impl Lack {
 }
 
 impl Lacks {
-    /// For how long those that had a copy of `chain` are waited for yet, at the most, before another one is given all of it; nothing where it lacks none.
-    pub fn waits(&self, chain: ChainId, now: Instant) -> Option<Duration> {
-        let since = self.0.get(&chain)?.since?;
-        Some(REBUILD_AFTER.saturating_sub(now.duration_since(since)))
-    }
-
     /// Looks what has become of chains. To be called with every newer map, and again and again.
     pub fn look(&mut self, map: &ClusterMap, now: Instant) {
         for (chain, copies) in map.chains_of_copies() {
@@ -169,6 +163,23 @@ pub fn changes(map: &ClusterMap, heard: &Heard, lacks: &Lacks) -> Vec<(ChainId, 
     due
 }
 
+/// Chains that lack a copy, and wait for a target that had one: for how long yet, at the most, before another one is given all of it.
+pub fn waits(map: &ClusterMap, heard: &Heard, lacks: &Lacks) -> BTreeMap<ChainId, Duration> {
+    let planner = Planner::new(map, heard, lacks);
+    let waiting = map.chains_of_copies().filter(|(chain, copies)| {
+        // One that is there waits for its turn, and nobody for it.
+        let is_there = |target: &TargetId| heard.last.contains_key(target);
+        let is_waiting =
+            chain.is_short() && copies.catching_up.is_empty() && !copies.former.iter().any(is_there);
+        is_waiting && planner.can_be_given(chain) && {
+            let may_have = planner.may_have(chain, &planner.staying(chain, copies));
+            let may_return = |target: &TargetId| map.target(*target).is_some_and(&may_have);
+            matches!(planner.returning(chain, copies, &may_return), Returning::Later)
+        }
+    });
+    waiting.map(|(chain, _)| (chain.id, REBUILD_AFTER.saturating_sub(planner.waited(chain.id)))).collect()
+}
+
 impl<'a> Planner<'a> {
     fn new(map: &'a ClusterMap, heard: &'a Heard, lacks: &'a Lacks) -> Planner<'a> {
         let sizes = Sizes::told_in(&heard.reports);
@@ -202,29 +213,16 @@ impl<'a> Planner<'a> {
     /// Who is to be brought up to date next.
     fn next_member(&self, chain: &Chain, copies: &ChainCopies) -> Option<(TargetId, How)> {
         let (map, heard, wanted) = (self.map, self.heard, usize::from(copies.wanted));
-        let members = chain.targets.iter().chain(&copies.catching_up).copied();
-        let stays = |target: &TargetId| map.target(*target).is_some_and(|known| !known.is_draining);
-        let staying: Vec<TargetId> = members.clone().filter(stays).collect();
-        let count = members.count();
-        if staying.len() >= wanted || count >= MEMBERS_MAX {
-            return None;
-        }
-        // Nobody else can give anybody a copy.
-        if !chain.targets.iter().any(|target| heard.last.contains_key(target)) {
+        let (staying, count) = (self.staying(chain, copies), chain.targets.len() + copies.catching_up.len());
+        if staying.len() >= wanted || count >= MEMBERS_MAX || !self.can_be_given(chain) {
             return None;
         }
         let is_lost = count < wanted;
         if !is_lost && map.moves.is_paused {
             return None;
         }
-        let nodes: Vec<NodeId> = staying.iter().filter_map(|id| map.target(*id)).map(|on| on.node).collect();
-        let may_have = |target: &Target| {
-            target.pool == chain.pool
-                && !target.is_draining
-                && !chain.is_member(target.id)
-                && !nodes.contains(&target.node)
-        };
-        let may_return = |target: &TargetId| map.target(*target).is_some_and(may_have);
+        let may_have = self.may_have(chain, &staying);
+        let may_return = |target: &TargetId| map.target(*target).is_some_and(&may_have);
         match self.returning(chain, copies, &may_return) {
             Returning::Now(target) => return Some((target, How::Returns)),
             Returning::Later if is_lost => return None,
@@ -248,6 +246,35 @@ impl<'a> Planner<'a> {
         place_copies(map, &candidates, &staying, 1).pop().map(|target| (target, How::Whole))
     }
 
+    /// Members of the chain that are to stay.
+    fn staying(&self, chain: &Chain, copies: &ChainCopies) -> Vec<TargetId> {
+        let stays = |target: &TargetId| self.map.target(*target).is_some_and(|known| !known.is_draining);
+        chain.targets.iter().chain(&copies.catching_up).copied().filter(stays).collect()
+    }
+
+    /// Whether somebody is there who has all of it: nobody else can give anybody a copy.
+    fn can_be_given(&self, chain: &Chain) -> bool {
+        chain.targets.iter().any(|target| self.heard.last.contains_key(target))
+    }
+
+    /// Who may be given a copy of the chain, beside those that stay.
+    fn may_have<'c>(&self, chain: &'c Chain, staying: &[TargetId]) -> impl Fn(&Target) -> bool + use<'c> {
+        let nodes = staying.iter().filter_map(|id| self.map.target(*id)).map(|on| on.node);
+        let nodes: Vec<NodeId> = nodes.collect();
+        move |target| {
+            target.pool == chain.pool
+                && !target.is_draining
+                && !chain.is_member(target.id)
+                && !nodes.contains(&target.node)
+        }
+    }
+
+    /// For how long the chain has lacked a copy.
+    fn waited(&self, chain: ChainId) -> Duration {
+        let since = self.lacks.0.get(&chain).and_then(|lack| lack.since);
+        since.map_or(Duration::ZERO, |since| self.heard.now.duration_since(since))
+    }
+
     /// Who has fallen out and comes back.
     fn returning(
         &self,
@@ -259,8 +286,7 @@ impl<'a> Planner<'a> {
         let is_asked_elsewhere =
             |target: TargetId| lack.is_some_and(|lack| lack.failures(target) >= FAILURES_MAX);
         let can_return = |target: &&TargetId| may_return(target) && !is_asked_elsewhere(**target);
-        let waited =
-            lack.and_then(|lack| lack.since).map_or(Duration::ZERO, |at| heard.now.duration_since(at));
+        let waited = self.waited(chain.id);
         let mut returning = Returning::Nobody;
         // The newest lacks least.
         for &target in copies.former.iter().rev().filter(can_return) {
@@ -403,6 +429,29 @@ mod tests {
         assert_eq!(site.pass(REBUILD_AFTER.as_secs() - 2, OTHERS), [], "it is waited for");
         assert_eq!(site.pass(0, ALL), [(0, Change::Admit(1))]);
         assert_eq!(site.pass(1, OTHERS), [(0, Change::Admit(2))]);
+    }
+
+    #[test]
+    fn who_is_waited_for_and_for_how_long_is_told() {
+        let told = |site: &Site| {
+            let waits = waits(&site.map, &site.heard, &site.lacks);
+            waits.into_iter().map(|(chain, left)| (chain.0, left.as_secs())).collect::<Vec<_>>()
+        };
+        let mut site = site();
+        assert_eq!(told(&site), []);
+        site.change(0, Some(0), Change::Remove(1));
+        site.pass(2, OTHERS);
+        assert_eq!(site.pass(100, OTHERS), []);
+        assert_eq!(told(&site), [(0, REBUILD_AFTER.as_secs() - 102)]);
+        // It is there, and will be asked: nobody waits for it.
+        site.pass(0, ALL);
+        assert_eq!(told(&site), []);
+        site.pass(1, OTHERS);
+        site.map.targets[1].is_draining = true;
+        assert_eq!(told(&site), [], "it is given to another one at once");
+        site.map.targets[1].is_draining = false;
+        site.pass(0, &[2]);
+        assert_eq!(told(&site), [], "nobody is there who could give it to anybody");
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl ManagerService {
         })
     }
 
-    fn heard_of_targets(&self, map: &ClusterMap) -> Heard {
+    pub(super) fn heard_of_targets(&self, map: &ClusterMap) -> Heard {
         let reports = self.current_reports();
         let last = reports.keys().filter_map(|target| {
             let node = map.target(*target)?.node;

@@ -291,6 +291,53 @@ fn a_shard_that_went_on_before_its_transfer_was_asked_for_again_was_given_away()
 }
 
 #[test]
+fn what_chains_lack_is_told_as_bytes_of_all_copies_that_are_missing() {
+    let storage: &[Role] = &[Role::Storage];
+    let site = Site::with(&[("oss0", storage), ("oss1", storage), ("oss2", storage)]);
+    let nodes = [NodeId(2), NodeId(3), NodeId(4)];
+    nodes.into_iter().for_each(|node| site.add_target(node));
+    nodes.into_iter().for_each(|node| site.0.suppose_silence((node, Role::Storage), None));
+    assert_eq!(site.0.copy_works(), []);
+    let copies = ManagerRequest::CopyPool { pool: "default".to_owned(), copies: 3 };
+    site.ask(FIRST, copies).unwrap();
+    assert_eq!(site.0.copy_works(), [], "none lacks any");
+    let map = || site.0.map().read().clone();
+    let copied: Vec<_> = map().chains_of_copies().map(|(chain, _)| chain.clone()).collect();
+    let [one, two] = [&copied[0], &copied[1]];
+    let remove = |chain: &ashlar_types::map::Chain, gone: usize| {
+        let chain = map().chain(chain.id).unwrap().clone();
+        let (by, expected) = (chain.targets[0], chain.group().unwrap().epoch);
+        let change = ashlar_types::message::ChainChange {
+            chain: chain.id,
+            expected,
+            change: Change::Remove(chain.targets[gone]),
+        };
+        let node = map().target(by).unwrap().node;
+        site.ask(node, ManagerRequest::ChangeChains { by, changes: vec![change] }).unwrap();
+    };
+    remove(one, 1);
+    remove(two, 1);
+    remove(two, 1);
+    let [work] = site.0.copy_works()[..] else { panic!("{:?}", site.0.copy_works()) };
+    assert_eq!((work.chains_short, work.chains_under_way), (2, 0));
+    assert_eq!((work.bytes_lacking, work.chains_untold), (0, 2), "nobody has told");
+    let report = |chain: &ashlar_types::map::Chain, bytes_by_chain| {
+        let target = chain.targets[0];
+        let report = TargetReport { target, bytes_total: 1 << 40, bytes_free: 1 << 40, bytes_by_chain };
+        let node = map().target(target).unwrap().node;
+        site.ask(node, ManagerRequest::ReportTargets { targets: vec![report] }).unwrap();
+    };
+    report(two, vec![(one.id, 10), (two.id, 1000)]);
+    report(one, vec![(one.id, 10), (two.id, 1000)]);
+    let [work] = site.0.copy_works()[..] else { panic!("{:?}", site.0.copy_works()) };
+    assert_eq!(
+        (work.bytes_lacking, work.chains_untold),
+        (2010, 0),
+        "two copies of one, and one of the other"
+    );
+}
+
+#[test]
 fn how_far_a_drain_is_is_kept_with_the_state_and_goes_with_it() {
     let storage: &[Role] = &[Role::Storage];
     let site = Site::with(&[("oss0", storage), ("oss1", storage), ("mds", &[Role::Meta])]);

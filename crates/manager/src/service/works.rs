@@ -2,12 +2,13 @@
 
 use super::ManagerService;
 use crate::ManagerError;
+use crate::plan::chains::waits;
 use crate::plan::{Sizes, excess};
 use crate::state::{ClusterState, WorkRecord};
 use ashlar_types::message::{CopyWork, ManagerReply, MoveWork, TargetReport};
 use ashlar_types::{ChainId, ClusterMap, PoolId, TargetId};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Notes what has begun to be drained or rebalanced, and forgets what is not any more.
 pub(super) fn note(state: &mut ClusterState, now_s: u64) {
@@ -82,31 +83,34 @@ impl ManagerService {
 
     /// Which chains lack copies, and how much that is.
     pub fn copy_works(&self) -> Vec<CopyWork> {
-        let (map, reports, now) = (self.map().read().clone(), self.current_reports(), Instant::now());
-        let lacks = self.lacks.lock();
+        let map = self.map().read().clone();
+        if !map.chains_of_copies().any(|(chain, _)| chain.is_short()) {
+            return Vec::new();
+        }
+        let (heard, lacks) = (self.heard_of_targets(&map), self.lacks.lock().clone());
+        let (waits, sizes) = (waits(&map, &heard, &lacks), Sizes::told_in(&heard.reports));
         let mut works: BTreeMap<PoolId, CopyWork> = BTreeMap::new();
         for (chain, copies) in map.chains_of_copies().filter(|(chain, _)| chain.is_short()) {
-            let work = works.entry(chain.pool).or_insert(CopyWork {
+            let none = CopyWork {
                 pool: chain.pool,
                 chains_short: 0,
                 chains_under_way: 0,
-                bytes_lacking: Some(0),
+                bytes_lacking: 0,
+                chains_untold: 0,
                 waits_s: None,
-            });
+            };
+            let work = works.entry(chain.pool).or_insert(none);
             work.chains_short += 1;
-            if copies.catching_up.is_empty() {
-                let waits = lacks.waits(chain.id, now).map(|waits| waits.as_secs());
-                work.waits_s = work.waits_s.max(waits);
-            } else {
-                work.chains_under_way += 1;
-            }
-            let report = chain.targets.first().and_then(|head| reports.get(head));
-            let bytes = report.map(|report| bytes_of(report, |known| known == chain.id));
+            work.chains_under_way += u64::from(!copies.catching_up.is_empty());
+            work.waits_s = work.waits_s.max(waits.get(&chain.id).map(Duration::as_secs));
             let lacking = usize::from(copies.wanted).saturating_sub(chain.targets.len()) as u64;
-            work.bytes_lacking = work
-                .bytes_lacking
-                .zip(bytes)
-                .map(|(sum, bytes)| sum.saturating_add(bytes.saturating_mul(lacking)));
+            match chain.targets.iter().any(|target| heard.reports.contains_key(target)) {
+                true => {
+                    let bytes = sizes.told(chain.id).saturating_mul(lacking);
+                    work.bytes_lacking = work.bytes_lacking.saturating_add(bytes);
+                }
+                false => work.chains_untold += 1,
+            }
         }
         works.into_values().collect()
     }

@@ -482,3 +482,30 @@ fn list((at, group): (&AtTarget, &Group), lacks: &mut BTreeSet<ChunkId>) -> Resu
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use ashlar_types::PoolId;
+    use ashlar_types::map::{Chain, ChainCopies};
+    use ashlar_types::testing::map_in_domains;
+
+    #[test]
+    fn a_pause_of_moves_holds_up_drains_and_not_what_makes_a_lost_copy_good() {
+        let mut map = map_in_domains(&[0, 1, 2], &["", "", ""]);
+        let copies = ChainCopies {
+            wanted: 2,
+            changed: Epoch(1),
+            catching_up: smallvec![TargetId(2)],
+            former: smallvec![],
+        };
+        let (id, targets) = (ChainId(0), smallvec![TargetId(0), TargetId(1)]);
+        map.chains.push(Chain { id, pool: PoolId(0), targets, moving: None, copies: Some(copies) });
+        assert!(!is_held_up(&map, id));
+        map.moves.is_paused = true;
+        assert!(is_held_up(&map, id), "two have it, and one of them is to go");
+        map.chains[0].targets.pop();
+        assert!(!is_held_up(&map, id));
+    }
+}

@@ -395,8 +395,10 @@ pub struct CopyWork {
     pub chains_short: u64,
     /// Those among them of which a target is being given all that it lacks.
     pub chains_under_way: u64,
-    /// What the chains have by the last count, bytes, as often as copies are lacking. Who has had a copy before may lack less. `None` while a target has not told.
-    pub bytes_lacking: Option<u64>,
+    /// What the chains have by the last count, bytes, as often as copies are lacking. Who has had a copy before may lack less.
+    pub bytes_lacking: u64,
+    /// Chains that are not in that, as no target that has them tells: it is away, or has just started.
+    pub chains_untold: u64,
     /// For how long those that had a copy are waited for, at the most, before others are given it, seconds; `None` where nobody is.
     pub waits_s: Option<u64>,
 }

@@ -5,12 +5,12 @@ use crate::cluster::Member;
 use ashlar_console::object::rebuild::Rebuild;
 use ashlar_console::object::work::Work;
 use ashlar_rpc::{Payload, StorageCalls};
-use ashlar_types::map::Target;
+use ashlar_types::map::{Chain, ChainCopies, Target};
 use ashlar_types::message::{
     CopyWork, ManagerReply, ManagerRequest, MoveProgress, MoveWork, StorageReply, StorageRequest,
 };
-use ashlar_types::{ChainId, ClusterMap, TargetId};
-use std::collections::BTreeMap;
+use ashlar_types::{ChainId, ClusterMap, PoolId, TargetId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// LIMIT: for how long a manager is waited for; what else is known is shown without it.
@@ -53,44 +53,54 @@ pub fn all(member: &Member, map: &ClusterMap) -> Vec<Work> {
     works.into_iter().map(of).collect()
 }
 
-/// How far it is that lost copies are made good, of each pool that lacks some, and of each chain that is under way. Nothing where no manager tells, as those of earlier versions.
-pub fn rebuilds(member: &Member, map: &ClusterMap) -> (Vec<Rebuild>, BTreeMap<ChainId, MoveProgress>) {
-    if !map.chains_of_copies().any(|(chain, copies)| chain.is_short() || !copies.catching_up.is_empty()) {
-        return Default::default();
-    }
-    let told = member.managers.call(&ManagerRequest::CopyWorks, Instant::now() + ANSWER_MAX);
-    let works = match told {
+/// How far it is that lost copies are made good: of each pool that lacks some, or of `pool` alone, and of each chain that is under way. Nothing where no manager tells, as those of earlier
+/// versions.
+pub fn rebuilds(
+    member: &Member,
+    map: &ClusterMap,
+    pool: Option<PoolId>,
+) -> (Vec<Rebuild>, BTreeMap<ChainId, MoveProgress>) {
+    let under_way = |(chain, copies): &(&Chain, &ChainCopies)| {
+        pool.is_none_or(|pool| chain.pool == pool) && !copies.catching_up.is_empty()
+    };
+    // The last one that has all of it sends.
+    let sends = |(chain, _): (&Chain, &ChainCopies)| chain.targets.last().copied();
+    let senders: BTreeSet<TargetId> = map.chains_of_copies().filter(under_way).filter_map(sends).collect();
+    let senders: Vec<Target> = senders.iter().filter_map(|id| map.target(*id)).cloned().collect();
+    let progress = progress(member, &senders).into_values().flatten();
+    let progress: BTreeMap<ChainId, MoveProgress> = progress
+        .filter(|progress| map.is_copied(progress.chain))
+        .map(|progress| (progress.chain, progress))
+        .collect();
+    let works =
+        if map.chains_of_copies().any(|(chain, _)| chain.is_short()) { lacking(member) } else { Vec::new() };
+    let rates = if works.is_empty() { BTreeMap::new() } else { rates(member, &senders) };
+    let of = |work: CopyWork| {
+        let is_meant = |chain: &Chain| chain.pool == work.pool && chain.is_short();
+        let meant = || map.chains_of_copies().filter(under_way).filter(|(chain, _)| is_meant(chain));
+        let copied = meant().filter_map(|(chain, _)| progress.get(&chain.id));
+        let bytes_copied = copied.fold(0, |sum: u64, progress| sum.saturating_add(progress.bytes_done));
+        let from: BTreeSet<TargetId> = meant().filter_map(sends).collect();
+        let bytes_per_s = from
+            .iter()
+            .map(|sender| rates.get(sender).copied())
+            .try_fold(0, |sum: u64, rate| Some(sum.saturating_add(rate?)));
+        Rebuild { work, bytes_copied, bytes_per_s }
+    };
+    let works = works.into_iter().filter(|work| pool.is_none_or(|pool| work.pool == pool));
+    (works.map(of).collect(), progress)
+}
+
+/// Chains that lack copies, as a manager has them.
+fn lacking(member: &Member) -> Vec<CopyWork> {
+    match member.managers.call(&ManagerRequest::CopyWorks, Instant::now() + ANSWER_MAX) {
         Ok(ManagerReply::CopyWorks(works)) => works,
         Ok(_) => Vec::new(),
         Err(error) => {
             tracing::warn!(%error, "no manager tells which copies are lacking");
             Vec::new()
         }
-    };
-    let sends = |target: &&Target| {
-        let mut under_way = map.chains_of_copies().filter(|(_, copies)| !copies.catching_up.is_empty());
-        under_way.any(|(chain, _)| chain.targets.contains(&target.id))
-    };
-    let senders: Vec<Target> = map.targets.iter().filter(sends).cloned().collect();
-    let rates = rates(member, &senders);
-    let progress = progress(member, &senders).into_values().flatten();
-    let progress: BTreeMap<ChainId, MoveProgress> = progress
-        .filter(|progress| map.is_copied(progress.chain))
-        .map(|progress| (progress.chain, progress))
-        .collect();
-    let of = |work: CopyWork| {
-        let is_meant = |chain: ChainId| {
-            map.chain(chain).is_some_and(|chain| chain.pool == work.pool && chain.is_short())
-        };
-        let copied = progress.values().filter(|progress| is_meant(progress.chain));
-        let bytes_copied = copied.fold(0, |sum: u64, progress| sum.saturating_add(progress.bytes_done));
-        let from = senders.iter().filter(|sender| sender.pool == work.pool);
-        let bytes_per_s = from
-            .map(|sender| rates.get(&sender.id).copied())
-            .try_fold(0, |sum: u64, rate| Some(sum.saturating_add(rate?)));
-        Rebuild { work, bytes_copied, bytes_per_s }
-    };
-    (works.into_iter().map(of).collect(), progress)
+    }
 }
 
 /// How fast each of these targets is copied from whose server tells, bytes in a second.

@@ -6,20 +6,25 @@ use std::time::Duration;
 /// Who has been in sync for so short has not been waited for yet, whatever happened to it.
 const PROMOTED_MIN: Duration = Duration::from_secs(1);
 /// For so long after something has kept a copy from answering it may be removed for that: others wait for it for 10 s, and it may have been the only one that noticed.
-const BLAMED_FOR: Duration = Duration::from_secs(20);
+const BLAMED_FOR: Duration = Duration::from_secs(12);
 
 /// What is known of each node, by number.
 #[derive(Default)]
 pub(super) struct Blame {
     promoted_at: [Option<Duration>; NODES],
-    disturbed_until: [Duration; NODES],
+    disturbed_until: [Option<Duration>; NODES],
 }
 
 impl Blame {
     /// Something keeps node `at` from answering until `until`.
     pub(super) fn disturbed(&mut self, at: usize, until: Duration) {
         let known = &mut self.disturbed_until[at];
-        *known = until.max(*known);
+        *known = (*known).max(Some(until));
+    }
+
+    /// Node `at` is started anew: nothing that was so with it before keeps it from answering.
+    pub(super) fn started(&mut self, at: usize, now: Duration) {
+        self.disturbed_until[at] = Some(now);
     }
 
     pub(super) fn promoted(&mut self, at: usize, now: Duration) {
@@ -40,7 +45,9 @@ pub(super) fn look(site: &Site, by: usize, at: usize) {
     let blame = site.blame.lock();
     let since = blame.promoted_at[at].map(|promoted| now.saturating_sub(promoted));
     let is_promoted_now = since.is_some_and(|since| since < PROMOTED_MIN);
-    let had_cause = |node: usize| cut.contains(&node) || now < blame.disturbed_until[node] + BLAMED_FOR;
+    let was_disturbed =
+        |node: usize| blame.disturbed_until[node].is_some_and(|until| now < until + BLAMED_FOR);
+    let had_cause = |node: usize| cut.contains(&node) || was_disturbed(node);
     let has_cause = had_cause(at) || had_cause(by);
     drop(blame);
     if is_promoted_now {

@@ -227,7 +227,7 @@ pub(super) fn start(site: &Arc<Site>, at: usize) {
 
 pub(super) fn kill(site: &Arc<Site>, at: usize, is_power: bool) {
     site.scheduler.note(&|| format!("node {at} dies; power: {is_power}"));
-    site.blame.lock().disturbed(at, site.now());
+    site.blame.lock().started(at, site.now());
     let life = site.nodes[at].life.lock().clone();
     life.is_over.store(true, SeqCst);
     site.scheduler.kill(&format!("n{at}-"));

@@ -30,6 +30,8 @@ fn fail_disk(site: &Arc<Site>, at: usize, cut_at: &mut [u64]) {
     let Some(replica) = site.nodes[at].life.lock().replica.lock().clone() else { return };
     // Whatever it has counts for nothing until it is started again, and in sync at a later epoch than that.
     cut_at[at] = u64::MAX;
+    // It answers nobody from then on until it is started again.
+    site.blame.lock().disturbed(at, Duration::MAX / 2);
     site.nodes[at].disk.disk.fail_nth(FaultOp::Sync, 1, libc::EIO);
     let flushed = replica.lane().flush_here();
     drop(replica);
