@@ -22,9 +22,9 @@ impl Blame {
         *known = (*known).max(Some(until));
     }
 
-    /// Node `at` is started anew: nothing that was so with it before keeps it from answering.
-    pub(super) fn started(&mut self, at: usize, now: Duration) {
-        self.disturbed_until[at] = Some(now);
+    /// Node `at` is started anew, and does something from `from` on: nothing else that was so with it before keeps it from answering.
+    pub(super) fn started(&mut self, at: usize, from: Duration) {
+        self.disturbed_until[at] = Some(from);
     }
 
     pub(super) fn promoted(&mut self, at: usize, now: Duration) {

@@ -227,7 +227,9 @@ pub(super) fn start(site: &Arc<Site>, at: usize) {
 
 pub(super) fn kill(site: &Arc<Site>, at: usize, is_power: bool) {
     site.scheduler.note(&|| format!("node {at} dies; power: {is_power}"));
-    site.blame.lock().started(at, site.now());
+    // One that hangs does so also as another process.
+    let hangs_until = *site.nodes[at].frozen_until.lock();
+    site.blame.lock().started(at, hangs_until.max(site.now()));
     let life = site.nodes[at].life.lock().clone();
     life.is_over.store(true, SeqCst);
     site.scheduler.kill(&format!("n{at}-"));
