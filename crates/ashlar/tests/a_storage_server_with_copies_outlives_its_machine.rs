@@ -170,7 +170,7 @@ fn how_far_lost_copies_are_is_told_and_they_come_back_while_moves_are_paused() {
     lab.ashlar(&format!("layout set --copies 2 --chunk-size 64k {}", many.display())).expect(0);
     let write = |turn: u64| {
         for of in 0..24 {
-            fs::write(lab.path(&format!("m0/copied/many/large{of}")), content(of, turn, 1 << 20)).unwrap();
+            fs::write(lab.path(&format!("m0/copied/many/large{of}")), content(of, turn, 3 << 20)).unwrap();
         }
     };
     write(0);
