@@ -170,7 +170,10 @@ fn how_far_lost_copies_are_is_told_and_they_come_back_while_moves_are_paused() {
     lab.ashlar(&format!("layout set --copies 2 --chunk-size 64k {}", many.display())).expect(0);
     let write = |turn: u64| {
         for of in 0..24 {
-            fs::write(lab.path(&format!("m0/copied/many/large{of}")), content(of, turn, 3 << 20)).unwrap();
+            let mut file = fs::File::create(lab.path(&format!("m0/copied/many/large{of}"))).unwrap();
+            file.write_all(&content(of, turn, 2 << 20)).unwrap();
+            // Else it may be sent only once all are there again.
+            file.sync_all().unwrap();
         }
     };
     write(0);
