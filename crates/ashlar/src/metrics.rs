@@ -3,6 +3,7 @@
 use crate::cli::MetricsPlace;
 use anyhow::{Context, Result};
 use ashlar_console::object::node::name;
+use ashlar_console::object::pool;
 use ashlar_fuse::RequestCounts;
 use ashlar_manager::{ManagerService, Observe};
 use ashlar_meta::MetaService;
@@ -266,7 +267,7 @@ fn tell_rebuilds(map: &ClusterMap, works: &[CopyWork], text: &mut Text) {
     let mut family = |name, help, of: fn(&CopyWork) -> u64| {
         text.family(name, Gauge, help);
         for work in works {
-            let pool = map.pools.iter().find(|pool| pool.id == work.pool).map_or("", |pool| &pool.name);
+            let pool = pool::name(map, work.pool);
             text.sample(&[("pool", pool)], of(work));
         }
     };
@@ -285,7 +286,7 @@ fn tell_works(service: &ManagerService, text: &mut Text) {
         text.family(name, Gauge, help);
         for work in &works {
             let target = work.target.map(|target| target.0.to_string()).unwrap_or_default();
-            let pool = map.pools.iter().find(|pool| pool.id == work.pool).map_or("", |pool| &pool.name);
+            let pool = pool::name(&map, work.pool);
             if let Some(value) = of(work) {
                 text.sample(&[("target", &target), ("pool", pool)], value);
             }

@@ -7,6 +7,7 @@ use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
 use anyhow::Result;
 use ashlar_console::object::chain::{self, copied, object};
+use ashlar_console::object::pool::name;
 use ashlar_types::map::{Chain, ChainCopies};
 use ashlar_types::message::MoveProgress;
 use ashlar_types::{ClusterMap, Role, TargetId};
@@ -30,9 +31,7 @@ pub fn run(args: &ChainArgs) -> Result<ExitCode> {
         let short = all.iter().filter(|(chain, _)| chain.is_short()).count();
         say(format_args!("{} chains of several copies, {short} with fewer than they are to have", all.len()));
         for rebuild in &rebuilds {
-            let name =
-                map.pools.iter().find(|known| known.id == rebuild.work.pool).map_or("", |known| &known.name);
-            say(format_args!("pool {name}: {}", rebuild.text()));
+            say(format_args!("pool {}: {}", name(&map, rebuild.work.pool), rebuild.text()));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -13,7 +13,7 @@ pub fn copied(map: &ClusterMap, pool: Option<PoolId>) -> impl Iterator<Item = (&
 
 /// The name of its pool.
 pub fn pool<'m>(map: &'m ClusterMap, chain: &Chain) -> &'m str {
-    map.pools.iter().find(|pool| pool.id == chain.pool).map_or("", |pool| pool.name.as_str())
+    super::pool::name(map, chain.pool)
 }
 
 /// A chain: `id`, `pool`, `wanted`, `in_sync`, `catching_up`, `former` (each a list of `id`, `node`), `is_short`, `epoch` and `progress` (null, or how far the one is that is being brought up

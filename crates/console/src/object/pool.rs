@@ -4,9 +4,14 @@ use super::away::Away;
 use super::target::{self, Space};
 use super::with;
 use ashlar_types::map::Pool;
-use ashlar_types::{ClusterMap, TargetId};
+use ashlar_types::{ClusterMap, PoolId, TargetId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+/// The name of the pool; empty where it is none (any more).
+pub fn name(map: &ClusterMap, id: PoolId) -> &str {
+    map.pools.iter().find(|pool| pool.id == id).map_or("", |pool| pool.name.as_str())
+}
 
 /// The numbers of its targets.
 pub fn targets(map: &ClusterMap, pool: &Pool) -> Vec<u32> {

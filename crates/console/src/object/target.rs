@@ -30,7 +30,7 @@ pub fn coming(map: &ClusterMap, target: TargetId) -> usize {
 
 /// The name of the pool of a target.
 pub fn pool<'m>(map: &'m ClusterMap, target: &Target) -> &'m str {
-    map.pools.iter().find(|pool| pool.id == target.pool).map_or("", |pool| pool.name.as_str())
+    super::pool::name(map, target.pool)
 }
 
 /// Whether it serves, in a word.

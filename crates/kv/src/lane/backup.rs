@@ -156,27 +156,21 @@ impl Shared {
         names: &[SegmentName],
         (end, sequence): (u64, u64),
     ) -> Result<(Position, SegmentFile, ()), KvError> {
-        let (spare, number, bytes) = {
+        let (mut spare, number, bytes) = {
             let mut state = self.write_state();
             let spare = state.log.take_spare();
             (spare, state.log.reserve_spare_number(), state.log.segment_bytes())
         };
         // One that is taken back as a whole: on a full disk there may be no room for another one while it is open.
         let whole = |segment: &&SegmentFile| segment.first > end && segment.file_bytes >= bytes;
-        let (mut spare, spare_path) = (spare, self.log_dir.spare_path(number));
-        let reused: Option<SegmentFile> = match spare {
+        let mut reused: Option<SegmentFile> = match spare {
             Some(_) => None,
             None => self.read_state().log.segments().map(|(segment, _)| segment).find(whole).cloned(),
         };
         // ORDER: the newest first, so that at no moment there is a gap; and durably before what replaces them begins, or a power cut could leave both.
         for name in names.iter().rev().filter(|name| name.first > end) {
-            match reused.as_ref().filter(|segment| segment.path == name.path) {
-                Some(segment) => {
-                    let renamed = self.log_dir.disk.rename(&name.path, &spare_path);
-                    let failed = |e| KvError::io(format!("rename {}", self.log_dir.describe(&name.path)), e);
-                    renamed.map_err(failed)?;
-                    spare = Some(SegmentFile { path: spare_path.clone(), ..segment.clone() });
-                }
+            match reused.take_if(|segment| segment.path == name.path) {
+                Some(segment) => spare = Some(self.rename_to_spare(segment, number)?),
                 None => self.log_dir.remove(&name.path)?,
             }
         }

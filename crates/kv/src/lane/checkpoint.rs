@@ -3,6 +3,7 @@
 use super::note::Note;
 use super::turn::Turn;
 use super::{Background, Shared, State};
+use crate::log::segment::SegmentFile;
 use crate::log::writer::SealedSegment;
 use crate::overlay::Overlay;
 use crate::{KvError, Position};
@@ -373,7 +374,7 @@ impl Shared {
     }
 
     fn retire(&self, sealed: SealedSegment) -> Result<(), KvError> {
-        let mut segment = sealed.segment;
+        let segment = sealed.segment;
         let (number, segment_bytes) = {
             let mut state = self.write_state();
             (state.log.reserve_spare_number(), state.log.segment_bytes())
@@ -381,11 +382,16 @@ impl Shared {
         if segment.file_bytes != segment_bytes || self.space.is_low() {
             return self.log_dir.remove(&segment.path);
         }
-        let spare_path = self.log_dir.spare_path(number);
-        let renamed = self.log_dir.disk.rename(&segment.path, &spare_path);
-        renamed.map_err(|e| KvError::io(format!("rename {}", self.log_dir.describe(&segment.path)), e))?;
-        segment.path = spare_path;
-        let surplus = self.write_state().log.stock_spare(segment);
+        let spare = self.rename_to_spare(segment, number)?;
+        let surplus = self.write_state().log.stock_spare(spare);
         surplus.map_or(Ok(()), |surplus| self.log_dir.remove(&surplus.path))
+    }
+
+    /// Gives a segment that is not used any more the name of spare `number`.
+    pub(super) fn rename_to_spare(&self, segment: SegmentFile, number: u64) -> Result<SegmentFile, KvError> {
+        let path = self.log_dir.spare_path(number);
+        let renamed = self.log_dir.disk.rename(&segment.path, &path);
+        renamed.map_err(|e| KvError::io(format!("rename {}", self.log_dir.describe(&segment.path)), e))?;
+        Ok(SegmentFile { path, ..segment })
     }
 }
