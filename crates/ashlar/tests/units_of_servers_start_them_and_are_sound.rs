@@ -89,13 +89,7 @@ impl Started {
 fn the_unit_of_etcd_runs_the_member_and_is_told_when_it_serves() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
-    let address = loop {
-        let address = Lab::free_address();
-        let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
-        if port < u16::MAX && std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            break address;
-        }
-    };
+    let address = Lab::free_pair();
     let program = std::env::var("ASHLAR_ETCD").unwrap_or_else(|_| "etcd".to_owned());
     let is_named = program != "etcd";
     let (listen, state, own) = (Lab::free_address(), at("state"), at("own"));

@@ -319,10 +319,13 @@ impl MetaService {
             tracing::warn!(session = %late.session, inode = %late.inode, "a recall waits for a slow disk");
             return BUSY_PAUSE;
         }
-        let left = RECALL_MAX.saturating_sub(self.waited_for(late));
-        if !left.is_zero() {
-            tracing::debug!(session = %late.session, "a recall may have been held up here: its answer has more time");
-            return left;
+        // Whoever has waited has waited long enough otherwise.
+        if self.lane.held_up_at() > late.since {
+            let left = RECALL_MAX.saturating_sub(self.waited_for(late));
+            if !left.is_zero() {
+                tracing::debug!(session = %late.session, "a recall may have been held up here: its answer has more time");
+                return left;
+            }
         }
         let left = self.session_evict(late.session);
         // Another call may be ending the same session just now: its recalls end with it, a moment later.

@@ -1,11 +1,11 @@
 //! A file system of many processes on this machine: real roles, real mounts, ports of the loopback.
 
+use super::ports::free_ports;
 use super::{Ended, PATIENCE, args_in, ashlar, binary};
 use ashlar_env::Env;
 use ashlar_rpc::net::{Caller, Epochs, TlsIdentity};
 use parking_lot::RwLock;
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -211,11 +211,7 @@ impl Lab {
     #[track_caller]
     fn start_on(host: &str, split: Option<Split>, init: &[String], (storage, mounts): (usize, usize)) -> Lab {
         let dir = tempfile::tempdir().unwrap();
-        // Held until all are known, so that they are different ones.
-        let held: Vec<TcpListener> =
-            (0..storage + 2).map(|_| TcpListener::bind((host, 0)).unwrap()).collect();
-        let ports: Vec<u16> = held.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
-        drop(held);
+        let ports = free_ports(host, storage + 2);
         let path = |name: &str| dir.path().join(name).display().to_string();
         let listen = format!("{host}:{}", ports[0]);
         let (state, first) = (path("state"), path("first"));
@@ -286,18 +282,12 @@ impl Lab {
 
     /// An address of the loopback whose port and the next one are free.
     pub fn free_pair() -> String {
-        loop {
-            let held = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = held.local_addr().unwrap().port();
-            if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-                return format!("127.0.0.1:{port}");
-            }
-        }
+        format!("127.0.0.1:{}", free_ports("127.0.0.1", 2)[0])
     }
 
     /// A free port of the loopback, as an address.
     pub fn free_address() -> String {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+        format!("127.0.0.1:{}", free_ports("127.0.0.1", 1)[0])
     }
 
     #[track_caller]

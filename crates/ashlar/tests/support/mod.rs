@@ -12,6 +12,8 @@ pub mod load;
 pub mod machines;
 pub mod more_meta;
 pub mod names;
+#[path = "../../../coord/tests/support/ports.rs"]
+pub mod ports;
 pub mod records;
 pub mod small;
 pub mod user_world;

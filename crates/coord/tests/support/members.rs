@@ -6,7 +6,6 @@ use ashlar_coord::etcd::{EtcdCoord, EtcdSettings, EtcdTls};
 use ashlar_env::Env;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -83,12 +82,6 @@ fn program() -> PathBuf {
     )
 }
 
-/// Ports that nobody listens at; all are held until the last is known, so that they differ.
-fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
-}
-
 fn written(directory: &Path, name: &str, text: &str) -> String {
     let file = directory.join(name);
     std::fs::write(&file, text).unwrap();
@@ -111,7 +104,7 @@ impl Etcd {
     /// As [`Etcd::start_with`], and perhaps not ready.
     pub fn spawn(count: usize, authority: Option<&Authority>) -> Etcd {
         let directory = tempfile::tempdir().unwrap();
-        let ports = free_ports(2 * count);
+        let ports = super::ports::free_ports("127.0.0.1", 2 * count);
         let scheme = if authority.is_some() { "https" } else { "http" };
         let peer = |at: usize| format!("m{at}=http://127.0.0.1:{}", ports[count + at]);
         let cluster = (0..count).map(peer).collect::<Vec<_>>().join(",");

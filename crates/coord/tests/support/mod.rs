@@ -2,4 +2,5 @@
 
 pub mod certificates;
 pub mod members;
+pub mod ports;
 pub mod proxy;
