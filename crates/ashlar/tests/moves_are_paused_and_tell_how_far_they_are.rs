@@ -115,9 +115,14 @@ fn add_meta(lab: &Lab, name: &str) -> (Role, String) {
     (lab.run(name, &line, "serves"), line)
 }
 
-fn shards_of(lab: &Lab, name: &str) -> usize {
+fn shards_at(lab: &Lab, name: &str) -> Vec<u64> {
     let shards = told(lab, "shard list");
-    shards.as_array().unwrap().iter().filter(|shard| shard["node"]["name"] == name).count()
+    let there = shards.as_array().unwrap().iter().filter(|shard| shard["node"]["name"] == name);
+    there.map(|shard| shard["id"].as_u64().unwrap()).collect()
+}
+
+fn shards_of(lab: &Lab, name: &str) -> usize {
+    shards_at(lab, name).len()
 }
 
 /// A command that goes on.
@@ -198,6 +203,16 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
     // The servers hear of it when they ask next.
     std::thread::sleep(Duration::from_secs(3));
     let before = shards_of(&lab, "mds2");
+    // What is on its way to it when the drain begins does not stay there either.
+    let late: Vec<String> = shards_at(&lab, "mds").iter().take(5).map(u64::to_string).collect();
+    let mut moving = begin(&lab, &format!("shard move {} --to mds2", late.join(" ")));
+    let is_on_its_way = |one: &Value| one["to"]["name"] == "mds2" && late.contains(&one["id"].to_string());
+    wait_until("the moves to be asked for", || {
+        let moves = told(&lab, "shard moves")["moves"].as_array().unwrap().clone();
+        moves.iter().filter(|one| is_on_its_way(one)).count() == 5
+    });
+    moving.kill().unwrap();
+    moving.wait().unwrap();
     let mut draining = begin(&lab, "shard drain mds2");
     wait_until("the drain to be known", || leaving(&lab, "mds2") == before);
     std::thread::sleep(Duration::from_secs(2));
@@ -207,8 +222,12 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
         fs::write(lab.path(&format!("m0/d{at}/more")), "more").unwrap();
     }
     lab.ashlar("shard moves --resume --identity @first").expect(0);
-    wait_until("the drain", || shards_of(&lab, "mds2") == 0);
     wait_until("the command", || draining.try_wait().unwrap().is_some());
+    let drained = draining.wait_with_output().unwrap();
+    assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+    assert_eq!(shards_of(&lab, "mds2"), 0);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(shards_of(&lab, "mds2"), 0, "it takes nothing by itself");
     for at in 0..40 {
         assert_eq!(fs::read_to_string(lab.path(&format!("m0/d{at}/more"))).unwrap(), "more");
     }

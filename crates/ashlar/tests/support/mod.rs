@@ -12,6 +12,8 @@ pub mod load;
 pub mod machines;
 pub mod more_meta;
 pub mod names;
+// Tests with an etcd have it from there, too: each has blocks of its own.
+#[allow(clippy::duplicate_mod)]
 #[path = "../../../coord/tests/support/ports.rs"]
 pub mod ports;
 pub mod records;

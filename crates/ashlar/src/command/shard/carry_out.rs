@@ -57,29 +57,46 @@ struct Moves<'a> {
 /// # Errors
 /// When a shard cannot be moved, or nothing changes for long. What was moved until then stays moved.
 pub fn carry_out(member: &Member, wanted: Vec<Wanted>, json: bool) -> Result<()> {
-    let map = member.map().read().clone();
-    let from = wanted.iter().filter_map(|(shard, _)| Some((*shard, map.primary(*shard)?))).collect();
-    let is_there = |&(shard, to): &Wanted| map.primary(shard) == Some(to);
-    let (there, wanted): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().partition(is_there);
+    carry_out_and_more(member, wanted, json, |_| Ok(Vec::new()))
+}
+
+/// The same, and what `more` then finds that is to be moved besides, until there is nothing more.
+///
+/// # Errors
+/// As [`carry_out`], and those of `more`.
+pub fn carry_out_and_more(
+    member: &Member,
+    wanted: Vec<Wanted>,
+    json: bool,
+    more: impl Fn(&Arc<Routes>) -> Result<Vec<Wanted>>,
+) -> Result<()> {
     let mut moves = Moves {
         member,
         routes: member.routes(),
         json,
-        wanted,
-        from,
+        wanted: Vec::new(),
+        from: BTreeMap::new(),
         asked: BTreeSet::new(),
-        done: there.into_iter().map(|(shard, _)| shard).collect(),
+        done: BTreeSet::new(),
         seen: (Vec::new(), Instant::now()),
         said: Instant::now(),
         looked_away: Instant::now(),
         paused: None,
         trouble: None,
     };
-    if !moves.wanted.is_empty() {
-        moves.look_whether_paused()?;
-    }
-    while !moves.look()? {
-        std::thread::sleep(LOOK_EVERY);
+    moves.add(wanted);
+    loop {
+        if !moves.wanted.is_empty() {
+            moves.look_whether_paused()?;
+        }
+        while !moves.look()? {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let found = more(&moves.routes)?;
+        if found.is_empty() {
+            break;
+        }
+        moves.add(found);
     }
     let map = member.map().read().clone();
     if json {
@@ -103,6 +120,20 @@ fn has_changed(before: &[MoveInfo], now: &[MoveInfo]) -> bool {
 }
 
 impl Moves<'_> {
+    /// Adds what is wanted, unless it is there already. What has come back since it was moved is moved once more.
+    fn add(&mut self, wanted: Vec<Wanted>) {
+        let map = self.member.map().read().clone();
+        for (shard, to) in wanted {
+            let Some(from) = map.primary(shard).filter(|from| *from != to) else { continue };
+            self.wanted.retain(|(known, _)| *known != shard);
+            self.wanted.push((shard, to));
+            self.from.insert(shard, from);
+            self.asked.remove(&shard);
+            self.done.remove(&shard);
+        }
+        self.seen = (Vec::new(), Instant::now());
+    }
+
     /// Looks how far they are, and asks for those that nobody works at; whether all are done.
     fn look(&mut self) -> Result<bool> {
         let map = self.member.map().read().clone();

@@ -47,17 +47,11 @@ impl MetaService {
             hands.share.awaited = None;
         }
         if self.has_joined()? {
-            self.across.hands.lock().share.is_taken = true;
-            return Ok(());
+            return self.end_share();
         }
         let dry = self.across.hands.lock().share.dry.clone();
         let Some((donor, count)) = wanted(&map, node, &dry) else {
-            self.note(|txn| {
-                txn.put(key::joined(), Bytes::new());
-                Ok(())
-            })?;
-            self.across.hands.lock().share.is_taken = true;
-            return Ok(());
+            return self.end_share();
         };
         let say = Say::Give { to: node, count: count as u64 };
         match self.say_to(donor, &say, ASK_MAX) {
@@ -71,6 +65,21 @@ impl MetaService {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Takes nothing more by itself, also after a start.
+    pub(crate) fn end_share(&self) -> Result<(), Errno> {
+        if self.across.hands.lock().share.is_taken {
+            return Ok(());
+        }
+        self.across.hands.lock().share.is_taken = true;
+        if self.has_joined()? {
+            return Ok(());
+        }
+        self.note(|txn| {
+            txn.put(key::joined(), Bytes::new());
+            Ok(())
+        })
     }
 
     fn has_joined(&self) -> Result<bool, Errno> {
