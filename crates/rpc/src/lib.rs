@@ -208,7 +208,7 @@ pub trait LastingSessions: MetaCalls {
     fn map_to_renew_by(&self) -> Option<Epoch>;
 
     /// Has shards be given to the metadata server on another node, one after the other, as the process `asker` wants: again to be asked for where it finds them neither on
-    /// their way nor there, but not what was withdrawn since it asked.
+    /// their way nor there, but not what was withdrawn since it asked. None named: this server takes none by itself any more, as one that has just joined does.
     ///
     /// # Errors
     /// `ENODEV` when there is no such server, `EHOSTDOWN` when one of them is not here.

@@ -79,7 +79,7 @@ pub enum MetaCall<'a> {
     Capability(CapabilityWanted),
     /// Give shards that this server has to another one. Only for administrators.
     MoveShards {
-        /// Which.
+        /// Which; none: this server is to take none by itself any more.
         shards: Vec<ShardId>,
         /// Whose they are to be.
         to: NodeId,

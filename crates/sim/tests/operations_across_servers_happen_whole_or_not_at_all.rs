@@ -801,6 +801,51 @@ fn a_call_is_not_refused_for_what_was_there_at_no_one_moment() {
     }
 }
 
+/// While one shard after the other went for longer than a lease is good, sessions dropped all that they had cached of the server that gave them away.
+#[test]
+fn leases_are_renewed_between_shards_that_go_one_after_the_other_for_long() {
+    let site = Site::new(57);
+    let server = site.running[0].lock().clone().unwrap();
+    let shards: Vec<ShardId> = (0..SHARDS).map(ShardId).filter(|shard| site.server_of(*shard) == 0).collect();
+    let asker = SessionOwner { node: NodeId(9), instance: [1; 16] };
+    LastingSessions::move_shards(&*server, &shards[..2], NodeId(2), asker).unwrap();
+    let transfer = |asked: &[ShardId], from, to, seen| {
+        if !asked.is_empty() {
+            assert_eq!(server.map_to_renew_by(), None, "it is being decided whose the shard is");
+        }
+        if asked == [shards[0]] {
+            // A manager that takes its time.
+            std::thread::sleep(Duration::from_secs(5));
+        }
+        site.ask_manager((asked.to_vec(), from, to, seen))
+    };
+    let are_here = || [0, 1].map(|at| site.server_of(shards[at]) == 0);
+    let until = Instant::now() + Duration::from_secs(60);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) && Instant::now() < until {
+                site.tick();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        while are_here()[0] {
+            assert!(Instant::now() < until, "the first one does not go");
+            server.carry_out_moves(&transfer);
+        }
+        let pause = server.carry_out_moves(&transfer);
+        assert_eq!(are_here(), [false, true], "the second one waits");
+        assert!(server.map_to_renew_by().is_some() && pause > Duration::from_secs(1), "{pause:?}");
+        while are_here()[1] {
+            assert!(Instant::now() < until, "the second one does not go");
+            server.carry_out_moves(&transfer);
+        }
+        is_over.store(true, SeqCst);
+    });
+    drop(server);
+    site.stop();
+}
+
 #[test]
 fn a_decision_that_a_power_cut_can_take_back_is_told_to_nobody_who_asks() {
     let site = Site::new(41);

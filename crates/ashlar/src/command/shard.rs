@@ -1,6 +1,7 @@
 //! `ashlar shard`: which metadata server answers for what, and moving that.
 
 mod carry_out;
+mod drain;
 mod moves;
 mod plan;
 mod withdraw;
@@ -10,7 +11,7 @@ use super::presence;
 use crate::cli::{ShardAction, ShardArgs, ShardChoice};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use ashlar_console::object::away::Away;
 use ashlar_console::object::node::name;
 use ashlar_console::object::shard::{object, object_with_place};
@@ -18,7 +19,7 @@ use ashlar_rpc::remote::{RemoteShards, Routes};
 use ashlar_rpc::wire::{MoveInfo, MoveState};
 use ashlar_types::map::Shard;
 use ashlar_types::{ClusterMap, Node, NodeId, Role, ShardId};
-use carry_out::{carry_out, carry_out_and_more};
+use carry_out::carry_out;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -50,30 +51,9 @@ pub fn run(args: &ShardArgs) -> Result<ExitCode> {
             let is_paused = (*pause || *resume).then_some(*pause);
             moves::run(&member, &map, is_paused, *json)?;
         }
-        ShardAction::Drain { name, json } => {
-            let from = node::find(&map, name)?.id;
-            let away = presence::ask(&member);
-            if plan::drain(&map, from, &BTreeSet::new()).is_none() {
-                bail!(
-                    "{name} is the only metadata server; `ashlar token --role meta` makes a token for another one"
-                );
-            }
-            if map.shards.iter().any(|shard| shard.primary == from) {
-                require_there(&map, &away, from)?;
-            }
-            let left_out = leave_out(&map, &away, Some(from));
-            let Some(moves) = plan::drain(&map, from, &left_out) else {
-                bail!("no other metadata server answers: start one again first");
-            };
-            // What is on its way to it comes, too: of a server that has just joined, or that an administrator has sent something to.
-            carry_out_and_more(&member, moves, *json, |routes| {
-                let map = settled_map(&member, routes, Some(from));
-                let left_out = leave_out(&map, &presence::ask(&member), Some(from));
-                plan::drain(&map, from, &left_out).context("no other metadata server answers any more")
-            })?;
-        }
+        ShardAction::Drain { name, json } => drain::drain(&member, &map, name, *json)?,
         ShardAction::Balance { json } => {
-            let map = settled_map(&member, &member.routes(), None);
+            let map = settled_map(&member);
             let left_out = leave_out(&map, &presence::ask(&member), None);
             carry_out(&member, plan::balance(&map, &left_out), *json)?;
         }
@@ -156,21 +136,17 @@ fn leave_out(map: &ClusterMap, away: &Away, but: Option<NodeId>) -> BTreeSet<Nod
     left_out
 }
 
-/// The map once no shard changes hands, or none goes to the server `to` if one is named: a server that has just joined takes empty ones by itself, and what is planned meanwhile would come on top of
-/// them.
-fn settled_map(member: &Member, routes: &Arc<Routes>, to: Option<NodeId>) -> Arc<ClusterMap> {
-    let away = presence::ask(member);
-    let has_same = |one: &ClusterMap, other: &ClusterMap| {
-        let count = |map: &ClusterMap| map.shards.iter().filter(|shard| Some(shard.primary) == to).count();
-        if to.is_some() { count(one) == count(other) } else { one.shards == other.shards }
-    };
+/// The map once no shard changes hands: a server that has just joined takes empty ones by itself, and what is planned meanwhile would come on top of them.
+fn settled_map(member: &Member) -> Arc<ClusterMap> {
+    // One for all looks: a second one's connections would take the place of the first one's.
+    let (routes, away) = (member.routes(), presence::ask(member));
     let (mut map, mut same) = (member.map().read().clone(), 0);
     let deadline = Instant::now() + SETTLING_MAX;
     while Instant::now() < deadline {
         std::thread::sleep(SETTLING_PAUSE);
         let next = member.map().read().clone();
         // ORDER: asked after the map was looked at. What has come since is in the next one.
-        let is_still = has_same(&next, &map) && !is_any_on_its_way(routes, &next, (&away, to));
+        let is_still = next.shards == map.shards && !is_any_on_its_way(&routes, &next, &away);
         same = if is_still { same + 1 } else { 0 };
         map = next;
         if same == SETTLED_LOOKS {
@@ -180,13 +156,13 @@ fn settled_map(member: &Member, routes: &Arc<Routes>, to: Option<NodeId>) -> Arc
     map
 }
 
-/// Whether any shard is being moved, or is to be, to the server `to` if one is named; but those that wait for a server which is away.
-fn is_any_on_its_way(routes: &Arc<Routes>, map: &ClusterMap, (away, to): (&Away, Option<NodeId>)) -> bool {
+/// Whether any shard is being moved, or is to be, but those that wait for a server which is away.
+fn is_any_on_its_way(routes: &Arc<Routes>, map: &ClusterMap, away: &Away) -> bool {
     let is_there = |server: NodeId| away.seconds(server, Role::Meta).is_none();
     let comes = |info: &MoveInfo| {
         let is_under_way =
             matches!(info.state, MoveState::Waiting | MoveState::Copying | MoveState::Deciding);
-        is_under_way && is_there(info.to) && to.is_none_or(|to| info.to == to)
+        is_under_way && is_there(info.to)
     };
     map.listening(Role::Meta).filter(|server| is_there(server.id)).any(|server| {
         let moves = RemoteShards::new(routes.clone(), server.id).moves(Instant::now() + LIST_MAX);

@@ -37,6 +37,7 @@ impl Taken {
 
 /// So many ports in a row that nobody listens at on `host`, an address of this machine; no two calls have the same.
 pub fn free_ports(host: &str, count: usize) -> Vec<u16> {
+    assert!(count < usize::from(BLOCK), "more in a row than a block has: {count}");
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ports = Vec::new();
     while ports.len() < count {

@@ -229,7 +229,7 @@ impl MetaCalls for RemoteMeta {
         let session = self.session.lock().take_if(|session| session.shared.id == id);
         let Some(session) = session else { return };
         // What it has in a shard that has gone is to end where it is.
-        session.presences().iter().for_each(|presence| session.follow(presence));
+        session.presences().iter().for_each(|presence| session.follow(presence, RENEW_MAX));
         // ORDER: before the services end it, or its end would be taken for an eviction.
         session.shared.end_quietly();
         let deadline = self.patience.deadline().min(Instant::now() + RENEW_MAX);

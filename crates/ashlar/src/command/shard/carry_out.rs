@@ -57,18 +57,18 @@ struct Moves<'a> {
 /// # Errors
 /// When a shard cannot be moved, or nothing changes for long. What was moved until then stays moved.
 pub fn carry_out(member: &Member, wanted: Vec<Wanted>, json: bool) -> Result<()> {
-    carry_out_and_more(member, wanted, json, |_| Ok(Vec::new()))
+    let mut wanted = Some(wanted);
+    carry_out_until_done(member, json, |_| Ok(wanted.take().unwrap_or_default()))
 }
 
-/// The same, and what `more` then finds that is to be moved besides, until there is nothing more.
+/// Carries out what `next` says, and what it says then, until that is nothing.
 ///
 /// # Errors
-/// As [`carry_out`], and those of `more`.
-pub fn carry_out_and_more(
+/// As [`carry_out`], and those of `next`.
+pub fn carry_out_until_done(
     member: &Member,
-    wanted: Vec<Wanted>,
     json: bool,
-    more: impl Fn(&Arc<Routes>) -> Result<Vec<Wanted>>,
+    mut next: impl FnMut(&Arc<Routes>) -> Result<Vec<Wanted>>,
 ) -> Result<()> {
     let mut moves = Moves {
         member,
@@ -84,19 +84,16 @@ pub fn carry_out_and_more(
         paused: None,
         trouble: None,
     };
-    moves.add(wanted);
     loop {
-        if !moves.wanted.is_empty() {
-            moves.look_whether_paused()?;
+        let wanted = next(&moves.routes)?;
+        if wanted.is_empty() {
+            break;
         }
+        moves.add(wanted);
+        moves.look_whether_paused()?;
         while !moves.look()? {
             std::thread::sleep(LOOK_EVERY);
         }
-        let found = more(&moves.routes)?;
-        if found.is_empty() {
-            break;
-        }
-        moves.add(found);
     }
     let map = member.map().read().clone();
     if json {
@@ -138,7 +135,9 @@ impl Moves<'_> {
     fn look(&mut self) -> Result<bool> {
         let map = self.member.map().read().clone();
         let mut left: BTreeMap<NodeId, Vec<Wanted>> = BTreeMap::new();
-        for &(shard, to) in &self.wanted {
+        // What goes on from where it was wanted is for whoever wants that.
+        let open = self.wanted.iter().filter(|(shard, _)| !self.done.contains(shard));
+        for (shard, to) in open.copied().collect::<Vec<Wanted>>() {
             match map.primary(shard) {
                 Some(primary) if primary == to => {
                     if self.done.insert(shard) {

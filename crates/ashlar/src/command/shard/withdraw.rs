@@ -76,7 +76,8 @@ fn outcome_name(outcome: Withdrawal) -> &'static str {
     }
 }
 
-fn print(map: &ClusterMap, shard: ShardId, to: Option<NodeId>, outcome: Withdrawal) {
+/// Tells what has become of a move that was not wanted any more.
+pub fn print(map: &ClusterMap, shard: ShardId, to: Option<NodeId>, outcome: Withdrawal) {
     let to = to.map(|to| node::name(map, to)).unwrap_or_default();
     match outcome {
         Withdrawal::Withdrawn => say(format_args!("{shard} stays, and does not go to {to}")),

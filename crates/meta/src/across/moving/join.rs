@@ -72,14 +72,14 @@ impl MetaService {
         if self.across.hands.lock().share.is_taken {
             return Ok(());
         }
-        self.across.hands.lock().share.is_taken = true;
-        if self.has_joined()? {
-            return Ok(());
+        if !self.has_joined()? {
+            self.note(|txn| {
+                txn.put(key::joined(), Bytes::new());
+                Ok(())
+            })?;
         }
-        self.note(|txn| {
-            txn.put(key::joined(), Bytes::new());
-            Ok(())
-        })
+        self.across.hands.lock().share.is_taken = true;
+        Ok(())
     }
 
     fn has_joined(&self) -> Result<bool, Errno> {

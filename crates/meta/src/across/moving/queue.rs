@@ -35,7 +35,15 @@ pub(in crate::across) struct Sending {
     /// Receivers of these shards that do not answer.
     // LIMIT: one per receiver of what is to be sent.
     silent: BTreeMap<NodeId, Silence>,
+    /// Since when one shard after the other is sent, by the monotonic clock.
+    sending_since: Option<Duration>,
 }
+
+/// After so long in which one shard after the other was sent, leases are renewed.
+const RENEWALS_EVERY: Duration = Duration::from_secs(5);
+/// For how long none is sent then: longer than sessions wait between two renewals. While it is being decided whose a shard is, none is renewed (see `map_to_renew_by`); shards that go one after the other
+/// would have sessions drop all that they cache once the term is over.
+const RENEWALS_PAUSE: Duration = Duration::from_millis(1200);
 
 /// A shard that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +88,20 @@ pub(super) struct Outgoing {
 }
 
 impl Sending {
+    /// For how long nothing is to be sent now.
+    pub(super) fn pause_for_renewals(&mut self, now: Duration) -> Option<Duration> {
+        if self.queue.is_empty() {
+            self.sending_since = None;
+            return None;
+        }
+        let since = *self.sending_since.get_or_insert(now);
+        if now.saturating_sub(since) < RENEWALS_EVERY {
+            return None;
+        }
+        self.sending_since = None;
+        Some(RENEWALS_PAUSE)
+    }
+
     /// Takes the next shard to be sent, which is what is being sent from here on.
     pub(super) fn begin_next(&mut self, now: Duration) -> Option<Queued> {
         let next = self.queue.pop_front();

@@ -209,7 +209,12 @@ impl MetaService {
         if self.is_awaiting() || self.are_moves_paused() {
             return IDLE;
         }
-        let next = self.across.sending.lock().begin_next(self.env.clock.monotonic());
+        let now = self.env.clock.monotonic();
+        let pause = self.across.sending.lock().pause_for_renewals(now);
+        if let Some(pause) = pause {
+            return pause;
+        }
+        let next = self.across.sending.lock().begin_next(now);
         let Some(Queued { shard, to, tries }) = next else { return IDLE };
         // Another one has it by now: who asked for the move asks there.
         let sent = if self.is_here(shard) { self.send_shard(shard, to, tries, transfer) } else { Ok(()) };

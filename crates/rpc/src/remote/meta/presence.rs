@@ -296,8 +296,10 @@ impl Presence {
         let mut term = Term { renewed: since_boot(), has_expired: false };
         while !self.is_ended() {
             let is_idle = self.is_idle();
-            std::thread::sleep(if is_idle { RENEW_EVERY } else { RENEW_EVERY.min(term.left()) });
-            session.follow(self);
+            let is_in_term = !is_idle && !term.has_expired;
+            std::thread::sleep(if is_in_term { RENEW_EVERY.min(term.left()) } else { RENEW_EVERY });
+            session.follow(self, if is_in_term { term.left() } else { RENEW_MAX });
+            self.tell_if_expired(&mut term, is_idle);
             if is_idle && routes.map().node(self.server).is_none() {
                 return session.retire(self);
             }
@@ -323,11 +325,15 @@ impl Presence {
                 Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
                 Err(error) => tracing::debug!(%error, "the session could not be renewed"),
             }
-            if !term.has_expired && term.left().is_zero() && !is_idle {
-                term.has_expired = true;
-                tracing::warn!(session = %self.shared.id, server = %self.server, "the metadata server has not been reached for {LEASE_TERM:?}: nothing is cached any more");
-                self.shared.tell(SessionEvent::Expired);
-            }
+            self.tell_if_expired(&mut term, is_idle);
+        }
+    }
+
+    fn tell_if_expired(&self, term: &mut Term, is_idle: bool) {
+        if !term.has_expired && term.left().is_zero() && !is_idle {
+            term.has_expired = true;
+            tracing::warn!(session = %self.shared.id, server = %self.server, "the metadata server has not been reached for {LEASE_TERM:?}: nothing is cached any more");
+            self.shared.tell(SessionEvent::Expired);
         }
     }
 }

@@ -128,13 +128,14 @@ impl Session {
         }
     }
 
-    /// Is at all servers that have been given shards which the server of `presence` had: what the session has in them went along, and is renewed there.
-    pub fn follow(self: &Arc<Session>, presence: &Presence) {
+    /// Is at all servers that have been given shards which the server of `presence` had: what the session has in them went along, and is renewed there. Waits for `most` at the most.
+    pub fn follow(self: &Arc<Session>, presence: &Presence, most: Duration) {
         let map = self.routes.map();
         let Some(given) = presence.given_away(&map) else { return };
         let servers: BTreeSet<NodeId> = given.iter().filter_map(|shard| map.primary(*shard)).collect();
+        let deadline = Instant::now() + most.min(FOLLOW_MAX);
         for server in servers {
-            if let Err(errno) = self.presence(server, Instant::now() + FOLLOW_MAX) {
+            if let Err(errno) = self.presence(server, deadline) {
                 tracing::debug!(%errno, %server, "a server that was given a shard cannot be told of the session; trying again");
                 return;
             }
