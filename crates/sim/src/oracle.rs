@@ -356,7 +356,7 @@ impl Oracle {
         pending.is_applied = true;
         let op = pending.op.clone();
         self.model.run(actor, &op, new);
-        if !is_alone && self.may_share {
+        if !is_alone {
             self.put_back(actor);
         }
         if let Op::Write { inode, .. }

@@ -16,7 +16,11 @@ const SEEDS_SITE: u64 = 40;
 const SEEDS_CHAIN: u64 = 12;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 53] = [
+const FOUND: [(u64, &str); 54] = [
+    (
+        309_097,
+        "the simulation had a hole over what was written after it, while the hole was made durable: there had been nothing in it",
+    ),
     (
         19_381,
         "the simulation took a hole behind the end of a file for a change at the moment at which it was answered",

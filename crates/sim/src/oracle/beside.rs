@@ -173,7 +173,8 @@ impl Oracle {
         }
     }
 
-    /// What others have written since `actor` began to zero a range, where it found nothing to zero: it was there before.
+    /// What others have written since `actor` began to zero a range, where it found nothing to zero: it was there before. So it is where they share no file, too: the lease is given back while that
+    /// which was found is made durable.
     pub(super) fn put_back(&mut self, actor: Actor) {
         let Some(pending) = self.pending.get_mut(&actor) else { return };
         let Op::Allocate { inode, .. } = pending.op else { return };
