@@ -7,23 +7,14 @@ mod support;
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use support::PATIENCE;
+use std::time::Duration;
 use support::cluster::{Lab, Role};
+use support::{PATIENCE, soon};
 
 #[track_caller]
 fn told(lab: &Lab, line: &str) -> Value {
     let printed = lab.ashlar(&format!("{line} --json --identity @first")).expect(0).stdout;
     serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{line}: no JSON: {printed}"))
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + 2 * PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// What a metric is for target 1.
@@ -52,8 +43,10 @@ fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
     lab.ashlar("target moves --rate 1 --identity @first").expect(0);
     std::thread::sleep(Duration::from_secs(12));
     told(&lab, "target drain 1");
-    wait_until("chains to have gone", || drain_of(&lab)["chains_done"].as_u64().unwrap() >= 4);
-    wait_until("a rate", || drain_of(&lab)["bytes_per_s"].as_u64().is_some_and(|rate| rate > 100_000));
+    soon(2 * PATIENCE, "chains to have gone", || drain_of(&lab)["chains_done"].as_u64().unwrap() >= 4);
+    soon(2 * PATIENCE, "a rate", || {
+        drain_of(&lab)["bytes_per_s"].as_u64().is_some_and(|rate| rate > 100_000)
+    });
     let now = drain_of(&lab);
     let number = |name: &str| now[name].as_u64().unwrap_or_else(|| panic!("{name}: {now}"));
     assert_eq!((number("chains_total"), &now["is_estimated"]), (100, &json!(false)), "{now}");
@@ -71,7 +64,7 @@ fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
 
     // Paused, it is told as that; and another manager goes on from there.
     lab.ashlar("target moves --pause --identity @first").expect(0);
-    wait_until("the chains under way", || drain_of(&lab)["bytes_per_s"] == json!(0));
+    soon(2 * PATIENCE, "the chains under way", || drain_of(&lab)["bytes_per_s"] == json!(0));
     let before = drain_of(&lab);
     assert_eq!(before["seconds_left"], Value::Null, "{before}");
     lab.manager.kill();
@@ -83,7 +76,7 @@ fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
         assert_eq!(after[name], before[name], "{after}");
     }
     lab.ashlar("target moves --resume --rate 0 --identity @first").expect(0);
-    wait_until("the drain", || drain_of(&lab)["chains_done"] == json!(100));
+    soon(2 * PATIENCE, "the drain", || drain_of(&lab)["chains_done"] == json!(100));
     let done = drain_of(&lab);
     assert_eq!(done["seconds_left"], json!(0), "{done}");
     assert_eq!(done["bytes_done"], done["bytes_total"], "{done}");
@@ -100,7 +93,7 @@ fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
     assert_eq!(told(&lab, "pool show default")["rebalance"], Value::Null);
     told(&lab, "target rebalance");
     let mut estimate = Value::Null;
-    wait_until("an estimate", || {
+    soon(2 * PATIENCE, "an estimate", || {
         estimate = told(&lab, "pool show default")["rebalance"].clone();
         estimate["bytes_total"].as_u64().is_some_and(|total| total > 0)
     });
@@ -170,7 +163,7 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
     // A server that joins takes nothing, and neither does an administrator move anything.
     let (mut mds2, line) = add_meta(&lab, "mds2");
     let mut moving = begin(&lab, "shard move 1 2 3 --to mds2");
-    wait_until("the moves to be known", || waiting(&lab) == 3);
+    soon(2 * PATIENCE, "the moves to be known", || waiting(&lab) == 3);
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!((waiting(&lab), shards_of(&lab, "mds2")), (3, 0), "nothing moves");
     assert!(moving.try_wait().unwrap().is_none(), "who wants it waits");
@@ -184,19 +177,19 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
     lab.start_meta();
     mds2.kill();
     mds2 = lab.run("mds2", &line, "serves");
-    wait_until("the command to ask once more", || waiting(&lab) == 3);
+    soon(2 * PATIENCE, "the command to ask once more", || waiting(&lab) == 3);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(shards_of(&lab, "mds2"), 0, "nothing moves after a start either");
 
     let resumed = told(&lab, "shard moves --resume");
     assert_eq!(resumed["is_paused"], json!(false));
-    wait_until("the moves", || shards_of(&lab, "mds2") >= 3);
-    wait_until("the command", || moving.try_wait().unwrap().is_some());
+    soon(2 * PATIENCE, "the moves", || shards_of(&lab, "mds2") >= 3);
+    soon(2 * PATIENCE, "the command", || moving.try_wait().unwrap().is_some());
     let ended = moving.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(ended.status.success(), "{said}");
     assert!(said.contains("are paused") && said.contains("go on"), "{said}");
-    wait_until("the server that has joined to have its share", || shards_of(&lab, "mds2") > 20);
+    soon(2 * PATIENCE, "the server that has joined to have its share", || shards_of(&lab, "mds2") > 20);
 
     // The server that is drained has what it has until it goes on.
     lab.ashlar("shard moves --pause --identity @first").expect(0);
@@ -207,14 +200,14 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
     let late: Vec<String> = shards_at(&lab, "mds").iter().take(5).map(u64::to_string).collect();
     let mut moving = begin(&lab, &format!("shard move {} --to mds2", late.join(" ")));
     let is_on_its_way = |one: &Value| one["to"]["name"] == "mds2" && late.contains(&one["id"].to_string());
-    wait_until("the moves to be asked for", || {
+    soon(2 * PATIENCE, "the moves to be asked for", || {
         let moves = told(&lab, "shard moves")["moves"].as_array().unwrap().clone();
         moves.iter().filter(|one| is_on_its_way(one)).count() == 5
     });
     moving.kill().unwrap();
     moving.wait().unwrap();
     let mut draining = begin(&lab, "shard drain mds2");
-    wait_until("the drain to be known", || leaving(&lab, "mds2") == before);
+    soon(2 * PATIENCE, "the drain to be known", || leaving(&lab, "mds2") == before);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(shards_of(&lab, "mds2"), before, "shards move while that is paused");
     for at in 0..40 {
@@ -222,7 +215,7 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
         fs::write(lab.path(&format!("m0/d{at}/more")), "more").unwrap();
     }
     lab.ashlar("shard moves --resume --identity @first").expect(0);
-    wait_until("the command", || draining.try_wait().unwrap().is_some());
+    soon(2 * PATIENCE, "the command", || draining.try_wait().unwrap().is_some());
     let drained = draining.wait_with_output().unwrap();
     assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
     assert_eq!(shards_of(&lab, "mds2"), 0);
