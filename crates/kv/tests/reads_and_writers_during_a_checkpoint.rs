@@ -256,3 +256,44 @@ fn writers_wait_for_the_checkpoint_that_has_found_room_again_and_for_those_after
     write_beside_a_checkpoint(&lane, &gate).unwrap();
     lane.close().unwrap();
 }
+
+/// The log goes on in another segment just where a checkpoint ends, after the checkpoint has made it durable up to there. The one before goes with the checkpoint; without the other one a power cut
+/// left no log at all.
+#[test]
+fn a_power_cut_after_a_checkpoint_that_ends_with_a_segment_leaves_a_log() {
+    let config = LaneConfig {
+        segment_bytes: 64 << 10,
+        overlay_bytes_max: 1 << 20,
+        log_bytes_max: 1 << 20,
+        ..small_config()
+    };
+    let large = "x".repeat(40 << 10);
+    for seed in 0..32 {
+        let (disk, engine, gate) = (SimDisk::new(), MemoryEngine::new(), Arc::new(Gate::default()));
+        let gated = GatedEngine { inner: engine.clone(), gate: Arc::clone(&gate) };
+        let lane =
+            Lane::open(Arc::new(disk.clone()), "lane", Box::new(gated), &Env::os(), CLUSTER, config.clone());
+        let lane = lane.unwrap();
+        commit(&lane, vec![put("a", large.clone())]).unwrap();
+        gate.set_closed(true);
+        std::thread::scope(|scope| {
+            let checkpoint = scope.spawn(|| lane.checkpoint_now());
+            let _opener = OpenAtEnd(&gate);
+            let start = Instant::now();
+            while gate.reached.load(SeqCst) == 0 {
+                assert!(start.elapsed() < PATIENCE, "the checkpoint does not begin");
+                std::thread::yield_now();
+            }
+            commit(&lane, vec![put("b", large.clone())]).unwrap();
+            gate.set_closed(false);
+            checkpoint.join().unwrap().unwrap();
+        });
+        assert_eq!(disk.list("lane/log").unwrap().iter().filter(|name| name.ends_with(".log")).count(), 1);
+        disk.crash(seed);
+        drop(lane);
+        let lane =
+            Lane::open(Arc::new(disk.clone()), "lane", Box::new(engine), &Env::os(), CLUSTER, config.clone());
+        let lane = lane.unwrap_or_else(|error| panic!("power cut {seed}: {error}"));
+        assert_eq!(get(&lane, "a").unwrap(), large, "power cut {seed}");
+    }
+}

@@ -22,6 +22,10 @@ const FOUND: [(u64, &str); 54] = [
         "the simulation had a hole over what was written after it, while the hole was made durable: there had been nothing in it",
     ),
     (
+        342_945,
+        "a power cut left no log: a checkpoint ended just where the next segment was begun, which was not durable yet",
+    ),
+    (
         19_381,
         "the simulation took a hole behind the end of a file for a change at the moment at which it was answered",
     ),

@@ -367,6 +367,10 @@ impl Shared {
             position.0.saturating_sub(self.retained_log_bytes())
         };
         let sealed = self.write_state().log.take_sealed_before(position);
+        if !sealed.is_empty() {
+            // ORDER: the next one first. It may have been begun after the flush in front of the checkpoint, and a power cut would leave neither: no log for the engine's position.
+            self.flush_segments()?;
+        }
         for segment in sealed {
             self.retire(segment)?;
         }

@@ -115,9 +115,19 @@ impl Shared {
         if flusher.durable() >= position {
             return Ok(());
         }
+        self.flush_until(|_| flusher.durable() >= position)
+    }
+
+    /// Has every segment that was begun so far be there after a power cut.
+    pub(super) fn flush_segments(&self) -> Result<(), KvError> {
+        self.flush_until(|pending| !pending.is_dir_dirty && !pending.has_leader)
+    }
+
+    fn flush_until(&self, is_done: impl Fn(&Pending) -> bool) -> Result<(), KvError> {
+        let flusher = &self.flusher;
         let mut inner = flusher.inner.lock();
         loop {
-            if flusher.durable() >= position {
+            if is_done(&inner) {
                 return Ok(());
             }
             self.health.check()?;
