@@ -30,6 +30,7 @@ mod unfinished;
 pub(crate) use coordinate::{Decision, Voted};
 pub(crate) use gate::Inside;
 pub(crate) use known::{Known, PlacementOnce};
+pub(crate) use moving::Unmet;
 pub use moving::{Transfer, Transferred};
 pub use unfinished::Unfinished;
 

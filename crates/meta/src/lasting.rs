@@ -47,9 +47,13 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
+    /// Notes sessions that are to outlive the service.
+    pub(crate) fn note_lasting(&self, sessions: &[(SessionId, SessionOwner)]) {
+        self.lasting.lock().extend(sessions.iter().map(|(session, _)| *session));
+    }
+
     /// Awaits `sessions`, at a start.
     pub(crate) fn begin(&self, sessions: Vec<(SessionId, SessionOwner)>) {
-        self.lasting.lock().extend(sessions.iter().map(|(session, _)| *session));
         self.telling.lock().extend(sessions.iter().map(|(session, _)| *session));
         let mut awaited = self.sessions.lock();
         awaited.extend(sessions);
@@ -109,6 +113,18 @@ impl LastingSessions for MetaService {
         }
     }
 
+    fn unmet(&self) -> Vec<(SessionId, SessionOwner)> {
+        self.unmet.all()
+    }
+
+    fn meet(&self, session: SessionId) -> Result<(), Errno> {
+        self.meet_session(session)
+    }
+
+    fn is_taking_shards(&self) -> bool {
+        self.has_arriving()
+    }
+
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {
         self.awaited.sessions.lock().iter().map(|(session, owner)| (*session, *owner)).collect()
     }
@@ -122,7 +138,7 @@ impl LastingSessions for MetaService {
     }
 
     fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>) {
-        if self.awaited.has(session) {
+        if self.awaited.has(session) || self.unmet.has(session) {
             self.sessions.adopt(session, events);
             self.leases.lock().begin_session(session);
         }
@@ -370,28 +386,12 @@ impl MetaService {
     /// Forgets that a session was to outlive the service; tells whether it was awaited, and so may have written what it has told nobody of.
     pub(crate) fn end_lasting(&self, session: SessionId) -> bool {
         let was_awaited = self.awaited.has(session);
+        self.unmet.remove(session);
         let is_lasting = self.awaited.lasting.lock().remove(&session);
         if is_lasting && let Err(errno) = self.forget_session(session) {
             tracing::error!(%errno, %session, "a session that has ended could not be forgotten; the next start waits for it");
         }
         was_awaited
-    }
-
-    /// Notes sessions that another server has opened, with those that are to outlive this start.
-    pub(crate) fn note_lasting(&self, sessions: &[(SessionId, SessionOwner)]) -> Result<(), Errno> {
-        if sessions.is_empty() {
-            return Ok(());
-        }
-        self.awaited.lasting.lock().extend(sessions.iter().map(|(session, _)| *session));
-        let creds = itself();
-        self.mutate(
-            Caller::new(OpId::default(), &creds),
-            number::OPEN_SESSION,
-            |txn, _| {
-                sessions.iter().try_for_each(|(session, owner)| verb::open_session(txn, *session, *owner))
-            },
-            |(), _| (),
-        )
     }
 
     /// Takes a session, and the answers kept for it, out of the log.

@@ -77,6 +77,7 @@ pub struct MetaService {
     placement: placement::PlacementState,
     sessions: sessions::SessionTable,
     awaited: lasting::Awaited,
+    unmet: across::Unmet,
     /// Which start this is.
     incarnation: u64,
     /// The last one after which something that was acknowledged may have been lost; 0 for none.

@@ -63,6 +63,7 @@ impl MetaService {
             sessions: Default::default(),
             opens: Default::default(),
             awaited: Default::default(),
+            unmet: Default::default(),
             incarnation,
             lost_since,
             leases: Mutex::new(LeaseTable::above(incarnation << COUNT_BITS)),
@@ -117,11 +118,15 @@ impl MetaService {
 
     fn recover(&self, keeps_sessions: bool) -> Result<RecoveryReport, Errno> {
         let (mut sessions, cuts) = self.find_left_behind()?;
-        let lasting = self.find_lasting()?;
+        let mut lasting = self.find_lasting()?;
         if keeps_sessions {
+            self.find_unmet(&lasting, |session| sessions.contains(&session))?;
+            self.awaited.note_lasting(&lasting);
             for (session, _) in &lasting {
                 sessions.remove(session);
             }
+            // Nobody would tell.
+            lasting.retain(|(session, _)| !self.unmet.has(*session));
             self.note_orphans_of(&lasting)?;
             self.awaited.begin(lasting);
         } else {

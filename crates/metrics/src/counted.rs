@@ -58,6 +58,18 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.open_lasting(session, owner, events)
     }
 
+    fn unmet(&self) -> Vec<(SessionId, SessionOwner)> {
+        self.inner.unmet()
+    }
+
+    fn meet(&self, session: SessionId) -> Result<(), Errno> {
+        self.inner.meet(session)
+    }
+
+    fn is_taking_shards(&self) -> bool {
+        self.inner.is_taking_shards()
+    }
+
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {
         self.inner.awaited()
     }

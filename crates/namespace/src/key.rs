@@ -10,6 +10,7 @@
 //! | `G` garbage | inode u64, generation u32 | [`crate::record::Garbage`], chunks still to delete |
 //! | `H` halfway | inode u64 | empty: the directory is being split |
 //! | `I` inode | inode u64 | [`crate::Inode`] |
+//! | `K` known by hearsay | session u64 (shard 0 only) | empty: the session has come along with a shard, and its holder has not been here |
 //! | `L` link target | inode u64 | bytes of a symbolic link |
 //! | `N` session | session u64 (shard 0 only); 0 is the service itself | [`ashlar_types::node::SessionOwner`]; of the service how often it was started, u64 |
 //! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session; byte 1: made without a name, may get its first one |
@@ -169,10 +170,10 @@ pub fn shard_of(key: &[u8]) -> ShardId {
     ShardId(u16::from_be_bytes([key[0], key[1]]))
 }
 
-/// Whether a key is of what a server keeps for itself, whichever shards it has: sessions, kept answers, starts, notes of shards to come, whether it
+/// Whether a key is of what a server keeps for itself, whichever shards it has: sessions and which of them are unmet, kept answers, starts, notes of shards to come, whether it
 /// has taken its share, and when it has lost something.
 pub fn is_of_server(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'J' | b'N' | b'P' | b'R' | b'S' | b'U'))
+    matches!(key.get(2), Some(b'J' | b'K' | b'N' | b'P' | b'R' | b'S' | b'U'))
 }
 
 /// Key of the note that the server has taken its share of empty shards.
@@ -220,7 +221,14 @@ pub fn session(session: SessionId) -> Key {
     key
 }
 
-/// The session in a key of table `N`.
+/// Key of the note that the holder of a session has not been here, which has come along with a shard.
+pub fn unmet(session: SessionId) -> Key {
+    let mut key = start(ShardId(0), b'K');
+    key.extend_from_slice(&session.0.to_be_bytes());
+    key
+}
+
+/// The session in a key of table `N` or `K`.
 pub fn session_of(key: &[u8]) -> Option<SessionId> {
     Some(SessionId(u64::from_be_bytes(key.get(3..)?.try_into().ok()?)))
 }

@@ -134,9 +134,18 @@ pub trait MetaPeers: Send + Sync {
 
 /// Where sessions are heard at this server.
 pub trait SessionHosts {
-    /// What is told to `session` of `owner`, which another server has opened and which is there at this moment, goes to what is returned. `None`: it was
-    /// ended here, and its holder is about to hear of that.
-    fn host(&self, session: SessionId, owner: SessionOwner) -> Option<Arc<dyn SessionEvents>>;
+    /// Where `session` of `owner` is heard, which another server has opened and which is there at this moment.
+    fn host(&self, session: SessionId, owner: SessionOwner) -> Hosted;
+}
+
+/// Where a session is heard that comes along with a shard.
+pub enum Hosted {
+    /// What is told to it goes there.
+    At(Arc<dyn SessionEvents>),
+    /// It was ended here, and its holder is about to hear of that.
+    Ended,
+    /// It is just being forgotten here: to be asked for again.
+    Later,
 }
 
 /// Who takes further directories into service on a storage server that runs.
@@ -175,10 +184,28 @@ pub trait LastingSessions: MetaCalls {
         events: Arc<dyn SessionEvents>,
     ) -> Result<SessionGrant, Errno>;
 
+    /// Sessions that have come along with shards, have nothing here, and of whose holders nothing was heard ([`LastingSessions::meet`]).
+    fn unmet(&self) -> Vec<(SessionId, SessionOwner)> {
+        Vec::new()
+    }
+
+    /// The holder of a session that was unmet is here: from now on it is waited for after a start. Durable when it returns.
+    ///
+    /// # Errors
+    /// `EIO` or `ENOSPC` from the log.
+    fn meet(&self, _session: SessionId) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Whether a shard is on its way here, in which sessions that have come along with it may have something.
+    fn is_taking_shards(&self) -> bool {
+        false
+    }
+
     /// Sessions from before the service was started, of which it does not know yet what they have.
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)>;
 
-    /// Has events of an awaited session go to `events`. It counts as awaited until it has told everything.
+    /// Has events of an awaited or unmet session go to `events`. An awaited one counts as that until it has told everything.
     fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>);
 
     /// Whether nothing may be carried out yet because sessions are awaited, but [`MetaRequest::Reclaim`], and [`MetaRequest::RecallDone`] and [`MetaRequest::CommitWrite`], with which

@@ -563,7 +563,12 @@ pub fn read_back(client: &Client, hidden: &BTreeSet<u64>) -> Result<Model, Strin
                 to_visit.extend(entries.iter().map(|(_, child)| (*child, inode)));
                 Kind::Directory(entries.into_iter().collect())
             }
-            0o100_000 if hidden.contains(&inode) => Kind::File(crate::content::Content::default()),
+            // Its length alone can be told.
+            0o100_000 if hidden.contains(&inode) => {
+                let mut content = crate::content::Content::default();
+                content.set_size(attr.size);
+                Kind::File(content)
+            }
             0o100_000 => {
                 let flags = OpenFlags { read: true, ..OpenFlags::default() };
                 let opened =

@@ -26,6 +26,8 @@ pub const SHARE_SEEDS: u64 = 2 << 32;
 pub const SITE_SEEDS: u64 = 3 << 32;
 /// The first of the seeds with storage servers beside them, whose targets give each other chains while they are written.
 pub const CHAIN_SEEDS: u64 = 4 << 32;
+/// The first of the seeds, with storage servers or without, in which mounts are at metadata servers only where they have to be.
+pub const FEW_SEEDS: u64 = 5 << 32;
 /// The client that reads everything back.
 const AUDITOR: usize = 99;
 

@@ -5,7 +5,8 @@
 //! directories are split, all while mounts work on names of their own and on locks that all of them want. What a mount was answered it expects to find;
 //! what it has open it expects to keep; and in the end each server has what the map says it has, and nothing else.
 //!
-//! From [`CHAIN_SEEDS`] on there are storage servers besides, whose targets give each other chains while mounts write and read what is in them.
+//! From [`CHAIN_SEEDS`] on there are storage servers besides, whose targets give each other chains while mounts write and read what is in them. From [`FEW_SEEDS`] on, with or without them, mounts go to a
+//! metadata server only with a call, or after a shard, as real ones do; before that they are at all of them from the beginning.
 
 mod chains;
 mod check;
@@ -18,7 +19,7 @@ mod storage;
 pub(crate) mod sweep;
 mod work;
 
-use crate::run::{CHAIN_SEEDS, Report};
+use crate::run::{CHAIN_SEEDS, FEW_SEEDS, Report};
 use crate::scheduler::{ProcessTasks, Scheduler};
 use ashlar_env::sim::{SimClock, SimEntropy};
 use ashlar_env::{Clock, Env};
@@ -101,6 +102,8 @@ struct SitePlan {
     change_pause_ms: u64,
     /// Milliseconds between two wishes that a chain be elsewhere.
     chain_every_ms: u64,
+    /// Mounts are at metadata servers only where they have to be.
+    is_at_few: bool,
     /// Storage servers keep one of so many maps.
     keep_one_in: u64,
 }
@@ -140,9 +143,24 @@ impl SitePlan {
             changes: 0,
             change_pause_ms: 0,
             chain_every_ms: 0,
+            is_at_few: false,
             keep_one_in: 1,
         };
-        if seed >= CHAIN_SEEDS { plan.with_chains(seed) } else { plan }
+        match seed {
+            FEW_SEEDS.. if seed.is_multiple_of(2) => plan.at_few(seed).with_chains(seed),
+            FEW_SEEDS.. => plan.at_few(seed),
+            CHAIN_SEEDS.. => plan.with_chains(seed),
+            _ => plan,
+        }
+    }
+
+    /// Long enough for a server to take somebody for silent, and with moves.
+    fn at_few(mut self, seed: u64) -> SitePlan {
+        let random = SimEntropy::new(seed ^ 0x0000_FE30_0000_0000);
+        let pick = |list: &[u64]| list[random.below(list.len() as u64) as usize];
+        (self.is_at_few, self.pause_ms) = (true, pick(&[5, 60, 300, 1000]));
+        self.move_every_ms = pick(&[50, 400, 2000, 10_000]);
+        self
     }
 }
 

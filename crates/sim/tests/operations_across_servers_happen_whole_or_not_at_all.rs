@@ -14,7 +14,7 @@ use ashlar_namespace::bootstrap::RootSettings;
 use ashlar_namespace::check::{self, CheckArgs};
 use ashlar_namespace::{Bucket, OpContext, Placement, Txn, key};
 use ashlar_rpc::wire::{BackupStep, BackupTold, CLOSED_MAX, MoveState};
-use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents, SessionHosts};
+use ashlar_rpc::{Caller, Hosted, LastingSessions, MetaCalls, MetaPeers, SessionEvents, SessionHosts};
 use ashlar_storage::StorageService;
 use ashlar_types::map::Pool;
 use ashlar_types::message::{
@@ -67,8 +67,8 @@ impl SessionEvents for Hears {
 }
 
 impl SessionHosts for Deaf {
-    fn host(&self, _: SessionId, _: SessionOwner) -> Option<Arc<dyn SessionEvents>> {
-        Some(Arc::new(Deaf))
+    fn host(&self, _: SessionId, _: SessionOwner) -> Hosted {
+        Hosted::At(Arc::new(Deaf))
     }
 }
 

@@ -26,6 +26,10 @@ const FOUND: [(u64, &str); 54] = [
         "a power cut left no log: a checkpoint ended just where the next segment was begun, which was not durable yet",
     ),
     (
+        361_329,
+        "the simulation took a file on a missing target to be as short as a commit had made it that was lost with a failed sync",
+    ),
+    (
         19_381,
         "the simulation took a hole behind the end of a file for a change at the moment at which it was answered",
     ),

@@ -14,7 +14,7 @@ use ashlar_namespace::lock::{LockHeld, LockWaiting};
 use ashlar_namespace::record::{Account, KeptReply};
 use ashlar_namespace::{Charge, Intent, ShardChange, key};
 use ashlar_replication::transaction::{Message, Part, Ticket, TransactionId};
-use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents, SessionHosts};
+use ashlar_rpc::{Caller, Hosted, LastingSessions, MetaCalls, MetaPeers, SessionEvents, SessionHosts};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::map::Pool;
 use ashlar_types::message::{
@@ -71,8 +71,8 @@ impl SessionEvents for Deaf {
 }
 
 impl SessionHosts for Deaf {
-    fn host(&self, _: SessionId, _: SessionOwner) -> Option<Arc<dyn SessionEvents>> {
-        Some(Arc::new(Deaf))
+    fn host(&self, _: SessionId, _: SessionOwner) -> Hosted {
+        Hosted::At(Arc::new(Deaf))
     }
 }
 

@@ -32,11 +32,14 @@ mod queue;
 mod receive;
 mod send;
 mod track;
+mod unmet;
 
 pub(super) use queue::Sending;
 pub(super) use receive::Incoming;
 pub use send::{Transfer, Transferred};
 pub(super) use track::Tracker;
+pub(crate) use unmet::Unmet;
+use unmet::meet_all;
 
 use crate::MetaService;
 use ashlar_kv::Key;
@@ -127,7 +130,11 @@ impl MetaService {
                     return Err(Errno::EIO);
                 }
                 Some((Found::Come, _)) => {
-                    self.note_arriving(shard, None)?;
+                    self.note(|txn| {
+                        txn.delete(key::arriving(shard));
+                        // ORDER: with it. What they had of it the sender had told the start before alone.
+                        meet_all(txn)
+                    })?;
                     tracing::info!(%shard, "a shard has come while the service was down");
                 }
                 // ORDER: no transfer that was agreed on before this start is carried out any more, see the module.

@@ -8,7 +8,7 @@ use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
 use ashlar_rpc::{
-    Caller, LastingSessions, MetaCalls, MetaPeers, Payload, SessionEvents, SessionHosts, StorageCalls,
+    Caller, Hosted, LastingSessions, MetaCalls, MetaPeers, Payload, SessionEvents, SessionHosts, StorageCalls,
 };
 use ashlar_types::map::Pool;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
@@ -33,8 +33,8 @@ impl SessionEvents for Deaf {
 }
 
 impl SessionHosts for Deaf {
-    fn host(&self, _: SessionId, _: SessionOwner) -> Option<Arc<dyn SessionEvents>> {
-        Some(Arc::new(Deaf))
+    fn host(&self, _: SessionId, _: SessionOwner) -> Hosted {
+        Hosted::At(Arc::new(Deaf))
     }
 }
 

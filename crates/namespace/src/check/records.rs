@@ -276,13 +276,14 @@ fn check_starts(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
 
 /// Sessions that outlive the service, and the answers kept for them.
 fn check_sessions(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
-    for (table, key_bytes) in [(b'N', 11), (b'R', 13)] {
+    for (table, key_bytes) in [(b'K', 11), (b'N', 11), (b'R', 13)] {
         let (from, to) = key::table_range(shard, table);
         checker.scan(&from, &to, &mut |checker, record_key, value| {
             let is_whole = match table {
                 _ if *record_key == key::incarnation()[..] => {
                     codec::decode::<u64>(value, "number of starts").is_ok()
                 }
+                b'K' => value.is_empty(),
                 b'N' => codec::decode::<SessionOwner>(value, "session").is_ok(),
                 _ => codec::decode::<KeptReply>(value, "kept answer").is_ok(),
             };

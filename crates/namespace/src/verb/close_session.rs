@@ -21,6 +21,7 @@ pub fn close_session(txn: &mut Txn<'_>, session: SessionId) -> Result<(), NsErro
     })?;
     kept.into_iter().for_each(|record_key| txn.delete(record_key));
     txn.delete(key::session(session));
+    super::meet_session(txn, session)?;
     txn.mark_frees_space();
     Ok(())
 }

@@ -4,6 +4,7 @@ mod admin;
 mod capability;
 mod policy;
 mod proof;
+mod silence;
 mod subtree;
 
 pub use proof::Proofs;
@@ -12,8 +13,8 @@ use super::ClientCounts;
 use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
 use crate::remote::Granter;
-use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
-use crate::{Caller, HoldsBack, LastingSessions, Reports, SessionEvents, SessionHolds, SessionHosts};
+use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall};
+use crate::{Caller, HoldsBack, Hosted, LastingSessions, Reports, SessionEvents, SessionHosts};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{Addressee, LeaseSet, MetaRequest, SessionEvent};
@@ -21,17 +22,16 @@ use ashlar_types::node::SessionOwner;
 use ashlar_types::{Attr, ClusterMap, Errno, EventKind, InodeId, NodeId, NodePolicy, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
 use proof::{for_something, opens_for_writing};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use silence::Ended;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// For how much longer than its term a lease is respected: clocks run at different speeds, and a thread that is to drop a lease may have to wait
 /// for a processor.
 const DRIFT_MAX: Duration = Duration::from_secs(1);
-/// For how long a question for events is held back.
-const PARKED_MAX: Duration = Duration::from_secs(20);
 /// For how long a session is believed that it waits for a disk.
 const BUSY_MAX: Duration = Duration::from_secs(3);
 /// Sessions of one node: each of its mounts has one.
@@ -47,10 +47,12 @@ pub struct MetaEndpoint {
     clock: Arc<dyn Clock>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     sessions: RwLock<FxHashMap<SessionId, Arc<RemoteSession>>>,
-    /// Sessions that were ended here with what they had, and without their holders having said so, the latest ones. One that had come with a shard may not know this server yet, and is
+    /// Those that are just being forgotten without their holders hearing of it.
+    // LIMIT: as sessions.
+    leaving: Mutex<FxHashSet<SessionId>>,
+    /// Sessions that were ended here without their holders having said so. One that had come with a shard may not know this server yet, and is
     /// not to go on here as if it still had what it had.
-    // LIMIT: ENDED_MAX.
-    ended: Mutex<VecDeque<SessionId>>,
+    ended: Mutex<Ended>,
     started: Duration,
     granter: Arc<Granter>,
     proofs: Arc<Proofs>,
@@ -59,9 +61,6 @@ pub struct MetaEndpoint {
     /// Where the log has copies on other machines.
     copies: Copies,
 }
-
-/// Sessions that are remembered after their end.
-const ENDED_MAX: usize = 4096;
 
 /// The far end of a session.
 struct RemoteSession {
@@ -75,6 +74,10 @@ struct RemoteSession {
     policy: RwLock<Arc<NodePolicy>>,
     /// Of the map by which that was last looked at.
     policy_epoch: AtomicU64,
+    /// Its holder has called, durably.
+    is_met: AtomicBool,
+    /// Held while that is noted.
+    meeting: Mutex<()>,
     state: Mutex<SessionState>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     reports: Arc<OnceLock<Arc<dyn Reports>>>,
@@ -114,6 +117,8 @@ struct SessionState {
     parked: Option<(Replier, Duration)>,
     renewed: Duration,
     busy: Vec<InodeId>,
+    /// Its holder has called, or has something here by a shard that has come.
+    is_met: bool,
     /// It is to be ended, and not renewed any more.
     is_revoked: bool,
     /// An administrator wants it to end: once its leases have run out.
@@ -176,9 +181,6 @@ impl RemoteSession {
     }
 }
 
-/// For how long after a start sessions are waited for that are there and do not tell what they have.
-const RECLAIM_MAX: Duration = Duration::from_secs(60);
-
 fn owner_of(peer: &Peer) -> SessionOwner {
     SessionOwner { node: peer.id.node, instance: peer.instance }
 }
@@ -199,13 +201,14 @@ impl MetaEndpoint {
         proofs: Arc<Proofs>,
     ) -> MetaEndpoint {
         let started = clock.monotonic();
-        let (sessions, ended, reports, clients) = Default::default();
+        let (sessions, ended, leaving, reports, clients) = Default::default();
         let endpoint = MetaEndpoint {
             meta,
             clock,
             map,
             sessions,
             ended,
+            leaving,
             started,
             granter,
             proofs,
@@ -213,8 +216,10 @@ impl MetaEndpoint {
             clients,
             copies: Copies::default(),
         };
-        for (id, owner) in endpoint.meta.awaited() {
-            let session = endpoint.session_of(owner);
+        let awaited = endpoint.meta.awaited().into_iter().map(|known| (known, true));
+        let unmet = endpoint.meta.unmet().into_iter().map(|known| (known, false));
+        for ((id, owner), is_met) in awaited.chain(unmet) {
+            let session = endpoint.session_of(owner, is_met);
             session.id.get_or_init(|| id);
             endpoint.meta.adopt(id, session.clone());
             endpoint.sessions.write().insert(id, session);
@@ -242,7 +247,7 @@ impl MetaEndpoint {
         self.clients.clone()
     }
 
-    fn session_of(&self, owner: SessionOwner) -> Arc<RemoteSession> {
+    fn session_of(&self, owner: SessionOwner, is_met: bool) -> Arc<RemoteSession> {
         let state = SessionState {
             events: VecDeque::new(),
             // Above all that were numbered before the service was started.
@@ -250,6 +255,7 @@ impl MetaEndpoint {
             parked: None,
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
+            is_met,
             is_revoked: false,
             is_ending: false,
         };
@@ -263,6 +269,8 @@ impl MetaEndpoint {
             clock: self.clock.clone(),
             policy,
             policy_epoch: AtomicU64::new(0),
+            is_met: AtomicBool::new(is_met),
+            meeting: Mutex::new(()),
             state: Mutex::new(state),
             map: self.map.clone(),
             reports: self.reports.clone(),
@@ -306,58 +314,6 @@ impl MetaEndpoint {
         self.sessions.read().len()
     }
 
-    /// Ends sessions that have fallen silent, answers questions that have waited long, and has sessions follow the policies of their nodes. To be
-    /// called every second or so.
-    pub fn tidy(&self) {
-        let now = self.clock.monotonic();
-        let all: Vec<(SessionId, Arc<RemoteSession>)> =
-            self.sessions.read().iter().map(|(id, session)| (*id, session.clone())).collect();
-        let mut ending = Vec::new();
-        for (id, session) in all {
-            self.follow_policy(id, &session);
-            if self.map.read().node(session.owner.node).is_none() && !session.state.lock().is_ending {
-                self.begin_end(id);
-            }
-            let must_reclaim = self.must_reclaim(id);
-            let (is_silent, is_told, waited) = {
-                let mut state = session.state.lock();
-                let is_late = must_reclaim && now.saturating_sub(self.started) > RECLAIM_MAX;
-                let age = now.saturating_sub(state.renewed);
-                let is_over = state.is_ending && age > LEASE_TERM + DRIFT_MAX;
-                let is_silent = is_late || is_over || age > SILENCE_MAX;
-                let is_long =
-                    state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
-                (is_silent, is_over, if is_long { state.parked.take() } else { None })
-            };
-            if let Some((replier, _)) = waited {
-                self.tell(replier, &MetaAnswer::Events(Vec::new()));
-            }
-            let was_revoked = session.state.lock().is_revoked;
-            // ORDER: not renewed any more before it is fenced, and fenced before what it has goes to others. Who is waited for is looked at next time.
-            if is_silent && session.revoke().is_zero() {
-                tracing::warn!(session = %id, node = %session.owner.node, "a session has fallen silent and is ended");
-                if is_told {
-                    session.report(EventKind::SessionRemoved, id, "ended as an administrator wanted");
-                } else {
-                    let text = "nothing was heard of its mount; its locks and leases go to others";
-                    session.report(EventKind::SessionSilent, id, text);
-                }
-                // What one had that has told nothing since the start is not known here: files without a name, which go with it, and locks.
-                ending.push((id, was_revoked || must_reclaim));
-            }
-        }
-        if ending.is_empty() {
-            return;
-        }
-        // ORDER: of all, before the first is ended: its end may need what waits for the others to tell what they have.
-        self.meta.give_up_on(&ending.iter().map(|(id, _)| *id).collect::<Vec<_>>());
-        for (id, has_told_less) in ending {
-            // ORDER: remembered before it is not known.
-            self.note_ended(id, has_told_less);
-            self.end(id);
-        }
-    }
-
     fn end(&self, id: SessionId) {
         let session = self.sessions.write().remove(&id);
         // What it was given is worth nothing from now on, also if it ends by its own wish.
@@ -374,34 +330,30 @@ impl MetaEndpoint {
         tell(self.copies.get(), replier, encode(answer));
     }
 
-    /// Remembers a session that is about to be ended, unless it has nothing here.
-    fn note_ended(&self, id: SessionId, was_revoked: bool) {
-        let has_any = self.meta.holds().get(&id).is_some_and(|holds| *holds != SessionHolds::default());
-        if !was_revoked && !has_any {
-            return;
-        }
-        let mut ended = self.ended.lock();
-        if ended.len() == ENDED_MAX {
-            ended.pop_front();
-        }
-        ended.push_back(id);
-    }
-
     fn open(&self, peer: &Peer, wanted: Option<SessionId>) -> MetaAnswer {
         // Asked for once more, as the answer was lost; or it has come with a shard.
-        if let Some(known) = wanted
-            && let Ok(session) = self.own(peer, known)
-        {
-            session.state.lock().renewed = self.clock.monotonic();
-            return match self.must_reclaim(known) {
-                true => MetaAnswer::MustReclaim(self.meta.incarnation()),
-                false => MetaAnswer::Session(known, self.meta.incarnation()),
-            };
-        }
-        let was_ended =
-            |wanted| self.sessions.read().contains_key(&wanted) || self.ended.lock().contains(&wanted);
-        if wanted.is_some_and(was_ended) {
-            return MetaAnswer::Failed(Errno::ENOTCONN);
+        if let Some(known) = wanted {
+            // ORDER: looked at first. Whoever is being forgotten is not found before, or after, for one that has ended.
+            if self.leaving.lock().contains(&known) {
+                return MetaAnswer::Later;
+            }
+            match self.own(peer, known) {
+                Ok(session) => {
+                    session.state.lock().renewed = self.clock.monotonic();
+                    return match self.must_reclaim(known) {
+                        true => MetaAnswer::MustReclaim(self.meta.incarnation()),
+                        false => MetaAnswer::Session(known, self.meta.incarnation()),
+                    };
+                }
+                Err(Errno::ENOTCONN) => {}
+                Err(errno) => return MetaAnswer::Failed(errno),
+            }
+            if self.leaving.lock().contains(&known) {
+                return MetaAnswer::Later;
+            }
+            if self.sessions.read().contains_key(&known) || self.ended.lock().has(known) {
+                return MetaAnswer::Failed(Errno::ENOTCONN);
+            }
         }
         if self.meta.is_awaiting() {
             return MetaAnswer::Later;
@@ -412,7 +364,7 @@ impl MetaEndpoint {
             tracing::warn!(%node, of_node, "a node has as many sessions as one may have");
             return MetaAnswer::Failed(Errno::EAGAIN);
         }
-        let session = self.session_of(owner_of(peer));
+        let session = self.session_of(owner_of(peer), true);
         match self.meta.open_lasting(wanted, owner_of(peer), session.clone()) {
             Ok(grant) => {
                 session.id.get_or_init(|| grant.session);
@@ -429,7 +381,31 @@ impl MetaEndpoint {
         let is_good = |session: &Arc<RemoteSession>| {
             session.owner == owner_of(peer) && !session.state.lock().is_revoked
         };
-        session.filter(is_good).ok_or(Errno::ENOTCONN)
+        let session = session.filter(is_good).ok_or(Errno::ENOTCONN)?;
+        self.meet(id, &session)?;
+        Ok(session)
+    }
+
+    /// The holder of `session` has called.
+    ///
+    /// # Errors
+    /// As [`LastingSessions::meet`]; `ENOTCONN` when it is being forgotten.
+    fn meet(&self, id: SessionId, session: &RemoteSession) -> Result<(), Errno> {
+        if session.is_met.load(SeqCst) {
+            return Ok(());
+        }
+        let _meeting = session.meeting.lock();
+        {
+            let mut state = session.state.lock();
+            if state.is_revoked {
+                return Err(Errno::ENOTCONN);
+            }
+            // ORDER: it is not forgotten from here on, and nobody else goes on before it is noted.
+            state.is_met = true;
+        }
+        self.meta.meet(id)?;
+        session.is_met.store(true, SeqCst);
+        Ok(())
     }
 
     /// Of which session events are asked for, unless the answer is another one.
@@ -557,19 +533,26 @@ impl MetaEndpoint {
 }
 
 impl SessionHosts for MetaEndpoint {
-    fn host(&self, session: SessionId, owner: SessionOwner) -> Option<Arc<dyn SessionEvents>> {
-        if self.ended.lock().contains(&session) {
-            return None;
+    fn host(&self, session: SessionId, owner: SessionOwner) -> Hosted {
+        if self.leaving.lock().contains(&session) {
+            return Hosted::Later;
         }
-        let fresh = || self.session_of(owner);
+        if self.ended.lock().has(session) {
+            return Hosted::Ended;
+        }
+        let fresh = || {
+            let fresh = self.session_of(owner, false);
+            fresh.id.get_or_init(|| session);
+            fresh
+        };
         let hosted = self.sessions.write().entry(session).or_insert_with(fresh).clone();
         let mut state = hosted.state.lock();
         if state.is_revoked || hosted.owner != owner {
-            return None;
+            return Hosted::Ended;
         }
         state.renewed = self.clock.monotonic();
         drop(state);
-        Some(hosted)
+        Hosted::At(hosted)
     }
 }
 

@@ -147,9 +147,10 @@ impl Oracle {
             }
             let theirs = found.change(*inode);
             let versions = expected.versions.get(inode).map_or(&[][..], Vec::as_slice);
-            // The newest comes first; what is in chunks changes without a commit.
-            theirs.kind =
-                versions.first().map_or(node.kind.clone(), |newest| model::Kind::File(newest.clone()));
+            let size = if let model::Kind::File(told) = &theirs.kind { told.size() } else { 0 };
+            // The newest comes first; what is in chunks changes without a commit. One of another length is not there any more: the commit that cut the file is lost.
+            let newest = versions.iter().find(|version| version.size() == size).or(versions.first());
+            theirs.kind = newest.map_or(node.kind.clone(), |newest| model::Kind::File(newest.clone()));
             theirs.is_hidden = true;
             theirs.is_unknown = expected.unknown.contains(inode);
             theirs.is_uncertain = versions.windows(2).any(|pair| pair[0] != pair[1]) || theirs.is_unknown;

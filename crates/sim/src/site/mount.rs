@@ -8,13 +8,14 @@ use super::work::Work;
 use super::{FIRST_MOUNT, HASH_KEY, Held, Site, server};
 use ashlar_rpc::net::Peer;
 use ashlar_rpc::wire::{COUNT_BITS, MetaAnswer, MetaCall, Repetition, repetition};
+use ashlar_types::map::Shard;
 use ashlar_types::message::{
     Addressee, LeaseSet, LockKind, LockRequest, MetaReply, MetaRequest, Reclaim, ReclaimedFile, SessionEvent,
     SplitDirectory,
 };
 use ashlar_types::{
     ClusterMap, Credentials, DescriptionId, Epoch, Errno, InodeId, NameHash, NodeId, OpId, OpenProof, Role,
-    SessionId,
+    SessionId, ShardId,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ struct State {
     session: SessionId,
     /// Servers at which the session is, in the start of each that it was opened in or told.
     present: BTreeMap<usize, Told>,
+    /// What each of them had, by the map of which epoch, when the session was last wherever that has gone.
+    followed: BTreeMap<usize, (Epoch, Vec<ShardId>)>,
     files: BTreeMap<InodeId, Open>,
     locks: Vec<(LockRequest, DescriptionId)>,
     /// Grows when a server begins to be told.
@@ -220,10 +223,12 @@ impl Mount {
     fn open_session(self: &Arc<Mount>) {
         let at = self.server_of(InodeId::ROOT);
         loop {
+            let had = self.had_by(at);
             if let Some(MetaAnswer::Session(session, start)) = self.exchange(at, &MetaCall::Open(None)) {
                 let told = Told { begun: start, done: start };
                 let mut state = self.state.lock();
                 (state.session, state.present) = (session, BTreeMap::from([(at, told)]));
+                state.followed = BTreeMap::from([(at, had)]);
                 return;
             }
             self.site.sleep_ms(50);
@@ -233,8 +238,12 @@ impl Mount {
     fn close_session(&self) {
         // One that is being opened instead would go on after this.
         self.current_session();
-        let session = std::mem::take(&mut self.state.lock().session);
-        for at in 0..self.site.servers.len() {
+        let (session, present) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.session), std::mem::take(&mut state.present))
+        };
+        let is_there = |at: &usize| !self.site.plan.is_at_few || present.contains_key(at);
+        for at in (0..self.site.servers.len()).filter(is_there) {
             self.exchange(at, &MetaCall::Close(session));
         }
     }
@@ -244,6 +253,7 @@ impl Mount {
         if self.state.lock().present.contains_key(&at) {
             return true;
         }
+        let had = self.had_by(at);
         let answer = self.exchange(at, &MetaCall::Open(Some(session)));
         let told = match answer {
             Some(MetaAnswer::Session(_, start)) => Told { begun: start, done: start },
@@ -257,15 +267,48 @@ impl Mount {
         let mut state = self.state.lock();
         if state.session == session {
             state.present.entry(at).or_insert(told);
+            state.followed.entry(at).or_insert(had);
         }
         state.session == session
+    }
+
+    /// What a server has, and by which map.
+    fn had_by(&self, at: usize) -> (Epoch, Vec<ShardId>) {
+        let map = self.map.read();
+        let is_there = |shard: &&Shard| shard.primary == NodeId(at as u32 + 1);
+        (map.epoch, map.shards.iter().filter(is_there).map(|shard| shard.id).collect())
+    }
+
+    /// Has the session be wherever shards of a server have gone; tells whether it is.
+    fn follow(self: &Arc<Mount>, session: SessionId, at: usize) -> bool {
+        let Some((epoch, had)) = self.state.lock().followed.get(&at).cloned() else { return false };
+        let now = self.had_by(at);
+        if now.0 <= epoch {
+            return true;
+        }
+        let map = self.map.read().clone();
+        let servers = had.iter().filter_map(|shard| map.primary(*shard)).map(|node| node.0 as usize - 1);
+        if !servers.filter(|other| *other != at).all(|other| self.attend(session, other)) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        if state.session == session {
+            state.followed.insert(at, now);
+        }
+        true
+    }
+
+    /// Whether it has something to say to a server, and is there.
+    fn is_to_be_at(self: &Arc<Mount>, session: SessionId, at: usize) -> bool {
+        let is_there = !self.site.plan.is_at_few || self.state.lock().present.contains_key(&at);
+        session != SessionId(0) && is_there && self.attend(session, at)
     }
 
     fn renew(self: &Arc<Mount>, at: usize) {
         loop {
             self.site.sleep_ms(RENEW_MS);
             let session = self.session();
-            if session == SessionId(0) || !self.attend(session, at) {
+            if !self.is_to_be_at(session, at) || self.site.plan.is_at_few && !self.follow(session, at) {
                 continue;
             }
             match self.exchange(at, &MetaCall::Renew { session, busy: Vec::new() }) {
@@ -281,7 +324,7 @@ impl Mount {
         loop {
             self.site.sleep_ms(LISTEN_MS);
             let session = self.session();
-            if session == SessionId(0) || !self.attend(session, at) {
+            if !self.is_to_be_at(session, at) {
                 continue;
             }
             if seen.0 != session {

@@ -173,6 +173,7 @@ pub fn run(
         changes: 0,
         change_pause_ms: 0,
         chain_every_ms: 0,
+        is_at_few: false,
         keep_one_in: 1,
     };
     let sweep = Across { case, trouble, nth, messages_left: AtomicI64::new(-1), is_met: is_met.clone() };

@@ -2,16 +2,17 @@
 
 use super::super::message::{Answer, Hold, Moving, Say};
 use super::super::resume::is_readable;
+use super::unmet::holders;
 use crate::MetaService;
 use crate::call::verb as number;
 use ashlar_kv::{Key, KvError, Position, Snapshot, Urgency, WriteSet};
 use ashlar_namespace::key::{self, shard_of};
 use ashlar_namespace::record::{Arriving, KeptReply};
-use ashlar_namespace::verb::INCARNATION_MAX;
+use ashlar_namespace::verb::{self, INCARNATION_MAX};
 use ashlar_namespace::{NsError, Txn};
 use ashlar_replication::hand_over::shard::does_not_come;
-use ashlar_rpc::SessionHosts;
 use ashlar_rpc::wire::COUNT_BITS;
+use ashlar_rpc::{Hosted, SessionHosts};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Epoch, Errno, NodeId, OpId, SessionId, ShardId, codec};
 use bytes::Bytes;
@@ -86,7 +87,7 @@ impl MetaService {
         match (what, incoming.stage) {
             (Moving::Begin { .. }, Stage::Clearing) => self.clear_arriving(shard, &mut incoming),
             (Moving::Begin { .. }, _) => Ok(Answer::Done),
-            (Moving::Sessions(sessions), _) => self.host_sessions(&sessions, hosts).map(|()| Answer::Done),
+            (Moving::Sessions(sessions), _) => self.host_sessions(&sessions, hosts),
             (Moving::Pairs { number, pairs }, Stage::Taking) => {
                 self.take_pairs(shard, &mut incoming, number, pairs)
             }
@@ -179,21 +180,41 @@ impl MetaService {
         Ok(Answer::Done)
     }
 
+    /// Whether a shard is on its way here.
+    pub(crate) fn has_arriving(&self) -> bool {
+        !self.across.hands.lock().arriving.is_empty()
+    }
+
     /// Has sessions that another server knows be known here.
     fn host_sessions(
         &self,
         sessions: &[(SessionId, SessionOwner)],
         hosts: &dyn SessionHosts,
-    ) -> Result<(), Errno> {
-        let mut new = Vec::new();
+    ) -> Result<Answer, Errno> {
+        let (mut new, mut answer) = (Vec::new(), Answer::Done);
         for &(session, owner) in sessions {
-            let Some(events) = hosts.host(session, owner) else { continue };
-            if !self.sessions.has(session) && self.session_open(Some(session), events).is_ok() {
-                new.push((session, owner));
+            let events = match hosts.host(session, owner) {
+                Hosted::At(events) => events,
+                Hosted::Ended => continue,
+                Hosted::Later => {
+                    answer = Answer::Later;
+                    continue;
+                }
+            };
+            if self.sessions.has(session) {
+                continue;
+            }
+            // ORDER: before its holder can be met.
+            self.unmet.add(&[(session, owner)]);
+            match self.session_open(Some(session), events) {
+                Ok(_) => new.push((session, owner)),
+                Err(_) => self.unmet.remove(session),
             }
         }
         // Durable with the rest of the shard.
-        self.note_lasting(&new)
+        self.awaited.note_lasting(&new);
+        self.note_unmet(&new)?;
+        Ok(answer)
     }
 
     fn take_pairs(
@@ -318,8 +339,13 @@ impl MetaService {
     }
 
     fn serve_arrived(&self, shard: ShardId, incoming: &mut Incoming) -> Result<(), Errno> {
-        // ORDER: the note goes first, durably: until then a start finds it and does the same.
-        self.note_arriving(shard, None)?;
+        let holders = holders(&incoming.holds);
+        // ORDER: the note goes first, durably: until then a start finds it and does the same. With it whoever has something of it is one that a start waits for.
+        self.note(|txn| {
+            txn.delete(key::arriving(shard));
+            holders.iter().try_for_each(|session| verb::meet_session(txn, *session))
+        })?;
+        holders.iter().for_each(|session| self.unmet.remove(*session));
         self.take_machine(shard, incoming.life)?;
         self.take_holds(shard, &std::mem::take(&mut incoming.holds), incoming.recall_mark)?;
         incoming.stage = Stage::Over;
