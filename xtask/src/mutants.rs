@@ -23,7 +23,7 @@ const ENDING: &str = ".mutant";
 const FIND: &str = "--- find";
 const PUT: &str = "--- put";
 /// What may be simulated.
-const SIMULATIONS: [&str; 4] = ["system", "sweep", "chunk-copies", "metadata-copies"];
+const SIMULATIONS: [&str; 5] = ["system", "sweep", "servers", "chunk-copies", "metadata-copies"];
 
 /// A breakage.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! All simulations, by name.
 
 use crate::copies::{Outcome, chunks, metadata};
-use crate::run::{self, Plan};
+use crate::run::{self, FEW_SEEDS, Plan};
 use crate::scheduler::Scheduler;
 use crate::sweep;
 use clap::ValueEnum;
@@ -15,6 +15,8 @@ pub enum Simulation {
     System,
     /// The same, with each operation and each fault at each point.
     Sweep,
+    /// Several metadata servers that give each other shards, and in every other seed storage servers that give each other chains.
+    Servers,
     /// Copies of chunks.
     ChunkCopies,
     /// Copies of the log of a metadata server.
@@ -36,6 +38,7 @@ impl Simulation {
     pub fn run(self, seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcome {
         let run = || match self {
             Simulation::System => run_system(seed, is_traced, note),
+            Simulation::Servers => run_system(FEW_SEEDS.saturating_add(seed), is_traced, note),
             Simulation::Sweep => sweep::run(seed, is_traced, note),
             Simulation::ChunkCopies => chunks::run(seed, is_traced, note),
             Simulation::MetadataCopies => metadata::run(seed, is_traced, note),

@@ -1,7 +1,7 @@
 //! The fixed seeds of continuous integration: whatever stops in the middle of what, nothing promised is lost, and everything answers as
 //! the reference does. More of them: `cargo xtask simulate --seeds N`.
 
-use ashlar_sim::run::{CHAIN_SEEDS, Report, SHARE_SEEDS, SITE_SEEDS, SPLIT_SEEDS};
+use ashlar_sim::run::{CHAIN_SEEDS, FEW_SEEDS, Report, SHARE_SEEDS, SITE_SEEDS, SPLIT_SEEDS};
 use ashlar_sim::runner::Runner;
 
 /// Seeds from 0 on that every test run goes through.
@@ -14,9 +14,11 @@ const SEEDS_SHARE: u64 = 150;
 const SEEDS_SITE: u64 = 40;
 /// And seeds with storage servers beside them, whose targets give each other chains.
 const SEEDS_CHAIN: u64 = 12;
+/// And seeds, with storage servers or without, in which mounts are at metadata servers only where they have to be.
+const SEEDS_FEW: u64 = 20;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 54] = [
+const FOUND: [(u64, &str); 57] = [
     (
         309_097,
         "the simulation had a hole over what was written after it, while the hole was made durable: there had been nothing in it",
@@ -106,6 +108,10 @@ const FOUND: [(u64, &str); 54] = [
     ),
     (CHAIN_SEEDS + 10, "a note about a chain that had not come after all stayed where it was to come"),
     (CHAIN_SEEDS + 12, "as CHAIN_SEEDS + 10"),
+    (
+        FEW_SEEDS + 283,
+        "a session that had come along with a shard, and was evicted before its holder had come, stayed for ever",
+    ),
 ];
 
 fn check(runner: &mut Runner, seed: u64, what: &str) -> u64 {
@@ -160,6 +166,14 @@ fn seeds_that_start_servers_anew_and_move_shards_find_nothing() {
     let seeds = SITE_SEEDS..SITE_SEEDS + SEEDS_SITE;
     let answers: u64 = seeds.map(|seed| check(&mut runner, seed, "with several metadata servers")).sum();
     assert!(answers > SEEDS_SITE * 40, "only {answers} answers were checked");
+}
+
+#[test]
+fn seeds_whose_mounts_are_only_where_they_have_something_find_nothing() {
+    let mut runner = Runner::default();
+    let seeds = FEW_SEEDS..FEW_SEEDS + SEEDS_FEW;
+    let answers: u64 = seeds.map(|seed| check(&mut runner, seed, "with mounts at few servers")).sum();
+    assert!(answers > SEEDS_FEW * 40, "only {answers} answers were checked");
 }
 
 #[test]

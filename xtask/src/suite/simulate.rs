@@ -8,7 +8,7 @@ use crate::shell;
 /// What is handed on to the runner.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// What to simulate: system, sweep, chunk-copies or metadata-copies.
+    /// What to simulate: system, sweep, servers, chunk-copies or metadata-copies.
     #[arg(long, default_value = "system")]
     what: String,
     /// How many seeds; 1000 if nothing is said, and of the sweep all.
