@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 /// Sessions of which the service does not know what they have.
 #[derive(Default)]
@@ -118,11 +119,15 @@ impl LastingSessions for MetaService {
     }
 
     fn meet(&self, session: SessionId) -> Result<(), Errno> {
-        self.meet_session(session)
+        self.meet_holder(session)
     }
 
-    fn is_taking_shards(&self) -> bool {
-        self.has_arriving()
+    fn takes_shards_since(&self) -> Option<Duration> {
+        self.arriving_since()
+    }
+
+    fn has_any(&self) -> FxHashSet<SessionId> {
+        self.holds_by_session().into_keys().chain(self.proposals.sessions()).collect()
     }
 
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {

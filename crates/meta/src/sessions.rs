@@ -3,6 +3,7 @@
 use crate::MetaService;
 use ashlar_rpc::{SessionEvents, SessionGrant};
 use ashlar_types::message::SessionEvent;
+use ashlar_types::node::SessionOwner;
 use ashlar_types::{Coherence, Durability, Errno, InodeId, SessionId};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -91,6 +92,30 @@ impl MetaService {
             server: self.across.node(),
             incarnation: self.incarnation,
         })
+    }
+
+    /// Opens the session `.0` of `.1`, which has come along with a shard.
+    ///
+    /// # Errors
+    /// As [`MetaService::session_open`].
+    pub(crate) fn session_hear_of(
+        &self,
+        (session, owner): (SessionId, SessionOwner),
+        events: Arc<dyn SessionEvents>,
+    ) -> Result<(), Errno> {
+        let mut sessions = self.sessions.sessions.write();
+        if sessions.len() >= SESSIONS_MAX {
+            return Err(Errno::EAGAIN);
+        }
+        if session.0 == 0 || sessions.contains_key(&session) {
+            return Err(Errno::EEXIST);
+        }
+        // ORDER: before anybody finds it.
+        self.unmet.add(session, owner);
+        sessions.insert(session, events);
+        drop(sessions);
+        self.leases.lock().begin_session(session);
+        Ok(())
     }
 
     /// Ends a session: what it held goes to others, what only it knew is asked of the chains, its orphans are removed, and layouts

@@ -10,9 +10,9 @@ use ashlar_rpc::{
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Epoch, Errno, FilesetId, InodeId, NodeId, SessionId, ShardId, Timespec};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// See the module. The calls go on as they are.
 pub struct Counted<T: ?Sized> {
@@ -66,8 +66,12 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.meet(session)
     }
 
-    fn is_taking_shards(&self) -> bool {
-        self.inner.is_taking_shards()
+    fn takes_shards_since(&self) -> Option<Duration> {
+        self.inner.takes_shards_since()
+    }
+
+    fn has_any(&self) -> FxHashSet<SessionId> {
+        self.inner.has_any()
     }
 
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {

@@ -10,7 +10,7 @@
 //! | `G` garbage | inode u64, generation u32 | [`crate::record::Garbage`], chunks still to delete |
 //! | `H` halfway | inode u64 | empty: the directory is being split |
 //! | `I` inode | inode u64 | [`crate::Inode`] |
-//! | `K` known by hearsay | session u64 (shard 0 only) | empty: the session has come along with a shard, and its holder has not been here |
+//! | `K` known by hearsay | session u64 (shard 0 only); 0 is the service itself | u16 each, shards in which it has something: the session has come along with a shard, and its holder has not been here; of the service how often it was started, u64, as far as it notes this |
 //! | `L` link target | inode u64 | bytes of a symbolic link |
 //! | `N` session | session u64 (shard 0 only); 0 is the service itself | [`ashlar_types::node::SessionOwner`]; of the service how often it was started, u64 |
 //! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session; byte 1: made without a name, may get its first one |

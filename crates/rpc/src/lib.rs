@@ -13,7 +13,7 @@ use ashlar_types::{
     Attr, Credentials, Epoch, Errno, EventKind, FilesetId, InodeId, NodeId, OpId, Reach, SessionId, ShardId,
     Timespec,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wire::{BackupStep, BackupTold, CopyUnder, MoveInfo, TakenTarget, TargetPlace, Withdrawal};
@@ -197,9 +197,14 @@ pub trait LastingSessions: MetaCalls {
         Ok(())
     }
 
-    /// Whether a shard is on its way here, in which sessions that have come along with it may have something.
-    fn is_taking_shards(&self) -> bool {
-        false
+    /// Since when, by the clock of the service, shards have been on their way here, in which sessions that come along with them may have something.
+    fn takes_shards_since(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Sessions that have anything here.
+    fn has_any(&self) -> FxHashSet<SessionId> {
+        FxHashSet::default()
     }
 
     /// Sessions from before the service was started, of which it does not know yet what they have.

@@ -52,8 +52,12 @@ impl Pair {
 
     /// Has the shard sent; `at_the_end` is asked what the manager says once the second server has nearly everything.
     fn send(&self, at_the_end: impl Fn(&Pair) -> Transferred) {
+        self.send_one(SHARD, at_the_end);
+    }
+
+    fn send_one(&self, shard: ShardId, at_the_end: impl Fn(&Pair) -> Transferred) {
         let asker = SessionOwner { node: NodeId(99), instance: [9; 16] };
-        self.first.0.move_shards(&[SHARD], SECOND, asker).unwrap();
+        self.first.0.move_shards(&[shard], SECOND, asker).unwrap();
         self.first.0.carry_out_moves(&|shards, _, to, _| match at_the_end(self) {
             Transferred::Done if !shards.is_empty() => {
                 let mut map = (**self.machines[0].map.read()).clone();
@@ -169,6 +173,19 @@ fn one_that_has_something_in_a_shard_that_has_come_and_is_silent_is_ended() {
     assert_eq!(pair.second().1.sessions(), 0, "others want what it has");
     let again = pair.open_at_second();
     assert!(matches!(again, MetaAnswer::Failed(Errno::ENOTCONN)), "{again:?}");
+}
+
+#[test]
+fn one_that_has_something_and_is_silent_is_ended_although_another_shard_is_on_its_way() {
+    let pair = Pair::new();
+    pair.give();
+    pair.send_one(ShardId(1), |pair| {
+        pair.machines[0].clock.advance(SILENCE);
+        pair.second().1.tidy();
+        assert_eq!(pair.second().1.sessions(), 0, "others want what it has");
+        pair.first.0.withdraw_moves(&[]);
+        Transferred::NotAsked
+    });
 }
 
 #[test]

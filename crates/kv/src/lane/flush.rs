@@ -120,7 +120,9 @@ impl Shared {
 
     /// Has every segment that was begun so far be there after a power cut.
     pub(super) fn flush_segments(&self) -> Result<(), KvError> {
-        self.flush_until(|pending| !pending.is_dir_dirty && !pending.has_leader)
+        self.flush_until(|pending| !pending.is_dir_dirty && !pending.has_leader)?;
+        // ORDER: looked at last. Somebody else may have tried, and failed.
+        self.health.check()
     }
 
     fn flush_until(&self, is_done: impl Fn(&Pending) -> bool) -> Result<(), KvError> {

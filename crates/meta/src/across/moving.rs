@@ -39,7 +39,7 @@ pub(super) use receive::Incoming;
 pub use send::{Transfer, Transferred};
 pub(super) use track::Tracker;
 pub(crate) use unmet::Unmet;
-use unmet::meet_all;
+use unmet::meet_holders;
 
 use crate::MetaService;
 use ashlar_kv::Key;
@@ -69,6 +69,9 @@ pub(super) struct Hands {
     /// On their way here.
     // LIMIT: as shards.
     pub arriving: FxHashMap<ShardId, Arc<Mutex<Incoming>>>,
+    /// When each of them began, and others that are here since or did not come.
+    // LIMIT: as shards.
+    pub arriving_since: FxHashMap<ShardId, Duration>,
     /// Of which there may be something left that is not this server's, and from which key on.
     // LIMIT: as shards.
     pub left_behind: BTreeMap<ShardId, Key>,
@@ -132,8 +135,8 @@ impl MetaService {
                 Some((Found::Come, _)) => {
                     self.note(|txn| {
                         txn.delete(key::arriving(shard));
-                        // ORDER: with it. What they had of it the sender had told the start before alone.
-                        meet_all(txn)
+                        // ORDER: with it. What they had of it the sender has told the start before alone.
+                        meet_holders(txn, shard)
                     })?;
                     tracing::info!(%shard, "a shard has come while the service was down");
                 }

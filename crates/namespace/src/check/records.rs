@@ -8,7 +8,7 @@ use crate::record::{Arriving, FileData, Inode, KeptReply, Kind};
 use ashlar_kv::Key;
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{FileType, InodeId, LayoutPolicy, SLICES_MAX, ShardId, Starts, codec};
+use ashlar_types::{FileType, InodeId, LayoutPolicy, SLICES_MAX, SessionId, ShardId, Starts, codec};
 use std::ops::ControlFlow;
 
 /// Inodes looked at together.
@@ -283,7 +283,10 @@ fn check_sessions(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop>
                 _ if *record_key == key::incarnation()[..] => {
                     codec::decode::<u64>(value, "number of starts").is_ok()
                 }
-                b'K' => value.is_empty(),
+                _ if *record_key == key::unmet(SessionId(0))[..] => {
+                    codec::decode::<u64>(value, "number of starts").is_ok()
+                }
+                b'K' => value.len().is_multiple_of(2),
                 b'N' => codec::decode::<SessionOwner>(value, "session").is_ok(),
                 _ => codec::decode::<KeptReply>(value, "kept answer").is_ok(),
             };

@@ -21,7 +21,9 @@ pub fn close_session(txn: &mut Txn<'_>, session: SessionId) -> Result<(), NsErro
     })?;
     kept.into_iter().for_each(|record_key| txn.delete(record_key));
     txn.delete(key::session(session));
-    super::meet_session(txn, session)?;
+    if txn.get(&key::unmet(session))?.is_some() {
+        txn.delete(key::unmet(session));
+    }
     txn.mark_frees_space();
     Ok(())
 }

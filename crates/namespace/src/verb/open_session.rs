@@ -6,11 +6,14 @@ use crate::txn::Txn;
 use ashlar_types::SessionId;
 use ashlar_types::node::SessionOwner;
 
-/// Notes `session` of `owner`.
+/// Notes `session` of `owner`, as one whose holder is here: nothing else is known of it by hearsay ([`super::hear_of_session`]).
 ///
 /// # Errors
-/// None today.
+/// [`NsError::Kv`] when the store cannot answer.
 pub fn open_session(txn: &mut Txn<'_>, session: SessionId, owner: SessionOwner) -> Result<(), NsError> {
     txn.put_record(key::session(session), &owner);
+    if txn.get(&key::unmet(session))?.is_some() {
+        txn.delete(key::unmet(session));
+    }
     Ok(())
 }

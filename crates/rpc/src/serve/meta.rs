@@ -173,6 +173,15 @@ impl SessionEvents for RemoteSession {
 }
 
 impl RemoteSession {
+    /// Something was heard of it; tells whether that counts: it does not once it is being ended.
+    fn is_heard(&self, now: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.is_revoked {
+            state.renewed = now;
+        }
+        !state.is_revoked
+    }
+
     /// Has storage servers do nothing more for it, once it is revoked; tells for how long that is to be waited for.
     fn fence(&self) -> Duration {
         let Some(&id) = self.id.get() else { return Duration::ZERO };
@@ -337,22 +346,12 @@ impl MetaEndpoint {
             if self.leaving.lock().contains(&known) {
                 return MetaAnswer::Later;
             }
-            match self.own(peer, known) {
-                Ok(session) => {
-                    session.state.lock().renewed = self.clock.monotonic();
-                    return match self.must_reclaim(known) {
-                        true => MetaAnswer::MustReclaim(self.meta.incarnation()),
-                        false => MetaAnswer::Session(known, self.meta.incarnation()),
-                    };
-                }
-                Err(Errno::ENOTCONN) => {}
-                Err(errno) => return MetaAnswer::Failed(errno),
-            }
-            if self.leaving.lock().contains(&known) {
-                return MetaAnswer::Later;
-            }
-            if self.sessions.read().contains_key(&known) || self.ended.lock().has(known) {
-                return MetaAnswer::Failed(Errno::ENOTCONN);
+            let found = self.sessions.read().get(&known).cloned();
+            match found {
+                Some(session) => return self.open_again(peer, (known, &session)),
+                None if self.leaving.lock().contains(&known) => return MetaAnswer::Later,
+                None if self.ended.lock().has(known) => return MetaAnswer::Failed(Errno::ENOTCONN),
+                None => {}
             }
         }
         if self.meta.is_awaiting() {
@@ -371,11 +370,32 @@ impl MetaEndpoint {
                 self.sessions.write().insert(grant.session, session);
                 MetaAnswer::Session(grant.session, grant.incarnation)
             }
+            // It has just come along with a shard.
+            Err(Errno::EEXIST) => MetaAnswer::Later,
             Err(errno) => MetaAnswer::Failed(errno),
         }
     }
 
+    /// Opens a session that is here: the answer was lost, or it has come along with a shard.
+    fn open_again(&self, peer: &Peer, (id, session): (SessionId, &Arc<RemoteSession>)) -> MetaAnswer {
+        let is_own = session.owner == owner_of(peer);
+        if is_own && session.is_heard(self.clock.monotonic()) {
+            return match self.meet(id, session) {
+                Err(errno) => refused(errno),
+                Ok(()) if self.must_reclaim(id) => MetaAnswer::MustReclaim(self.meta.incarnation()),
+                Ok(()) => MetaAnswer::Session(id, self.meta.incarnation()),
+            };
+        }
+        // ORDER: in the order in which it goes, being forgotten.
+        let is_forgotten = self.leaving.lock().contains(&id)
+            || !self.sessions.read().contains_key(&id) && !self.ended.lock().has(id);
+        if is_forgotten { MetaAnswer::Later } else { MetaAnswer::Failed(Errno::ENOTCONN) }
+    }
+
     /// The session, if it is the caller's.
+    ///
+    /// # Errors
+    /// `ENOTCONN` when it is not, or is being ended; `EHOSTDOWN` as [`MetaEndpoint::meet`].
     fn own(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Errno> {
         let session = self.sessions.read().get(&id).cloned();
         let is_good = |session: &Arc<RemoteSession>| {
@@ -389,28 +409,33 @@ impl MetaEndpoint {
     /// The holder of `session` has called.
     ///
     /// # Errors
-    /// As [`LastingSessions::meet`]; `ENOTCONN` when it is being forgotten.
+    /// `EHOSTDOWN` when that cannot be noted now; `ENOTCONN` when it is being forgotten.
     fn meet(&self, id: SessionId, session: &RemoteSession) -> Result<(), Errno> {
         if session.is_met.load(SeqCst) {
             return Ok(());
         }
-        let _meeting = session.meeting.lock();
+        // Nobody goes on before it is noted. Not waited for: the log may be behind.
+        let Some(_meeting) = session.meeting.try_lock() else { return Err(Errno::EHOSTDOWN) };
         {
             let mut state = session.state.lock();
             if state.is_revoked {
                 return Err(Errno::ENOTCONN);
             }
-            // ORDER: it is not forgotten from here on, and nobody else goes on before it is noted.
-            state.is_met = true;
+            // ORDER: it is not forgotten from here on.
+            (state.is_met, state.renewed) = (true, self.clock.monotonic());
         }
-        self.meta.meet(id)?;
+        if let Err(errno) = self.meta.meet(id) {
+            tracing::warn!(session = %id, %errno, "that the holder of a session has come cannot be noted; it is to ask again");
+            session.state.lock().is_met = false;
+            return Err(Errno::EHOSTDOWN);
+        }
         session.is_met.store(true, SeqCst);
         Ok(())
     }
 
     /// Of which session events are asked for, unless the answer is another one.
     fn listening(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Box<MetaAnswer>> {
-        let session = self.own(peer, id).map_err(|errno| Box::new(MetaAnswer::Failed(errno)))?;
+        let session = self.own(peer, id).map_err(|errno| Box::new(refused(errno)))?;
         match self.must_reclaim(id) {
             true => Err(Box::new(MetaAnswer::MustReclaim(self.meta.incarnation()))),
             false => Ok(session),
@@ -527,7 +552,7 @@ impl MetaEndpoint {
                     (false, None) => MetaAnswer::Later,
                 }
             }
-            Err(errno) => MetaAnswer::Failed(errno),
+            Err(errno) => refused(errno),
         }
     }
 }
@@ -554,6 +579,11 @@ impl SessionHosts for MetaEndpoint {
         drop(state);
         Hosted::At(hosted)
     }
+}
+
+/// What is answered for a session that nothing can be done for.
+fn refused(errno: Errno) -> MetaAnswer {
+    if errno == Errno::EHOSTDOWN { MetaAnswer::Later } else { MetaAnswer::Failed(errno) }
 }
 
 /// `answer`, with what it has made of the directory.
@@ -623,7 +653,7 @@ impl MetaEndpoint {
                 self.clients.note(peer.id.node, 0, 0);
                 self.call(&session, caller, request, peer.role == Role::Admin)
             }
-            Err(errno) => MetaAnswer::Failed(errno),
+            Err(errno) => refused(errno),
         }
     }
 
@@ -655,7 +685,7 @@ impl MetaEndpoint {
             }
             MetaCall::Capability(wanted) => match self.own(peer, wanted.session) {
                 Ok(session) => self.capability(&session, wanted),
-                Err(errno) => MetaAnswer::Failed(errno),
+                Err(errno) => refused(errno),
             },
             MetaCall::Events { session, seen } => match self.listening(peer, session) {
                 Ok(session) => {

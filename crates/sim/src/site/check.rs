@@ -4,7 +4,7 @@ use super::{HASH_KEY, SHARDS, Site};
 use ashlar_kv::{KvError, LaneReader, Snapshot, Visit};
 use ashlar_namespace::check::{self, CheckArgs};
 use ashlar_namespace::key;
-use ashlar_types::ShardId;
+use ashlar_types::{SessionId, ShardId};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 
@@ -39,9 +39,11 @@ fn left_over(all: &All<'_>, at: usize) -> Result<Vec<String>, KvError> {
         let prefix = key::shard_prefix(shard);
         all.0[at].scan(&prefix, &key::after_prefix(&prefix), &mut |found, _| {
             let what = match found.get(2) {
-                _ if *found == key::incarnation()[..] => return ControlFlow::Continue(()),
+                _ if *found == key::incarnation()[..] || *found == key::unmet(SessionId(0))[..] => {
+                    return ControlFlow::Continue(());
+                }
                 // Shards that are coming, sessions, and answers that are kept for them.
-                Some(b'P' | b'N' | b'R') => "left behind",
+                Some(b'K' | b'P' | b'N' | b'R') => "left behind",
                 _ if key::is_of_server(found) => return ControlFlow::Continue(()),
                 _ if !is_here => "of a shard that another server has",
                 Some(b'T' | b'H') => "still under way",

@@ -158,7 +158,11 @@ impl MetaService {
             recall_mark: 0,
             heard: self.env.clock.monotonic(),
         }));
-        self.across.hands.lock().arriving.insert(shard, incoming.clone());
+        {
+            let mut hands = self.across.hands.lock();
+            hands.arriving_since.insert(shard, self.env.clock.monotonic());
+            hands.arriving.insert(shard, incoming.clone());
+        }
         self.across.arrival.notify_all();
         Some(incoming)
     }
@@ -180,9 +184,11 @@ impl MetaService {
         Ok(Answer::Done)
     }
 
-    /// Whether a shard is on its way here.
-    pub(crate) fn has_arriving(&self) -> bool {
-        !self.across.hands.lock().arriving.is_empty()
+    /// When the first one began of the shards that are on their way here.
+    pub(crate) fn arriving_since(&self) -> Option<Duration> {
+        let hands = self.across.hands.lock();
+        let begun = hands.arriving_since.iter().filter(|(shard, _)| hands.arriving.contains_key(shard));
+        begun.map(|(_, begun)| *begun).min()
     }
 
     /// Has sessions that another server knows be known here.
@@ -201,20 +207,19 @@ impl MetaService {
                     continue;
                 }
             };
-            if self.sessions.has(session) {
+            // Another server may tell of it at the same time.
+            if !self.sessions.has(session) && self.session_hear_of((session, owner), events).is_err() {
                 continue;
             }
-            // ORDER: before its holder can be met.
-            self.unmet.add(&[(session, owner)]);
-            match self.session_open(Some(session), events) {
-                Ok(_) => new.push((session, owner)),
-                Err(_) => self.unmet.remove(session),
-            }
+            // Also if it could not be noted the first time.
+            new.extend(self.unmet.is_to_be_noted(session).then_some((session, owner)));
         }
-        // Durable with the rest of the shard.
         self.awaited.note_lasting(&new);
-        self.note_unmet(&new)?;
-        Ok(answer)
+        match self.note_unmet(&new) {
+            Ok(()) => Ok(answer),
+            // The log is behind, or has no room for now.
+            Err(_) => Ok(Answer::Later),
+        }
     }
 
     fn take_pairs(
@@ -280,12 +285,13 @@ impl MetaService {
     ) -> Result<(), Errno> {
         let life = life.max(self.incarnation);
         let note = Arriving { from: incoming.from, attempt: incoming.attempt, is_whole: true };
+        let holders = holders(&incoming.holds);
         // ORDER: the next start counts above everything that this shard has had, so that its transactions and recalls have new numbers.
         self.note(|txn| {
             let own: u64 = txn.get_record(&key::incarnation(), "number of starts")?.unwrap_or(0);
-            txn.put_record(key::incarnation(), &own.max(life).max(starts));
+            verb::count_starts(txn, own.max(life).max(starts));
             txn.put_record(key::arriving(shard), &note);
-            Ok(())
+            self.note_holders(txn, shard, &holders)
         })?;
         (incoming.life, incoming.stage) = (life, Stage::Whole);
         Ok(())
@@ -339,13 +345,8 @@ impl MetaService {
     }
 
     fn serve_arrived(&self, shard: ShardId, incoming: &mut Incoming) -> Result<(), Errno> {
-        let holders = holders(&incoming.holds);
         // ORDER: the note goes first, durably: until then a start finds it and does the same. With it whoever has something of it is one that a start waits for.
-        self.note(|txn| {
-            txn.delete(key::arriving(shard));
-            holders.iter().try_for_each(|session| verb::meet_session(txn, *session))
-        })?;
-        holders.iter().for_each(|session| self.unmet.remove(*session));
+        self.meet(&holders(&incoming.holds), |txn| txn.delete(key::arriving(shard)))?;
         self.take_machine(shard, incoming.life)?;
         self.take_holds(shard, &std::mem::take(&mut incoming.holds), incoming.recall_mark)?;
         incoming.stage = Stage::Over;

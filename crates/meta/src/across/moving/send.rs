@@ -317,7 +317,9 @@ impl MetaService {
     /// Sessions, with their owners.
     fn sessions_to_tell(&self) -> Result<Vec<(SessionId, SessionOwner)>, Errno> {
         let lasting = self.find_lasting()?;
-        Ok(lasting.into_iter().filter(|(session, _)| self.sessions.has(*session)).collect())
+        // Of one that is unmet here it is not known whether it is there; it has nothing here, and does not follow the shard.
+        let is_there = |session: SessionId| self.sessions.has(session) && !self.unmet.has(session);
+        Ok(lasting.into_iter().filter(|(session, _)| is_there(*session)).collect())
     }
 }
 

@@ -5,6 +5,7 @@
 //! | its holder calls | one as any other |
 //! | a shard comes in which it has something | one as any other |
 //! | nothing is heard of it for long, and no shard is coming | forgotten, and its holder hears nothing of that |
+//! | the service is started anew, and a shard has come meanwhile in which it has something | one as any other |
 //! | the service is started anew | unmet: nobody waits for what it has here, which is nothing |
 //!
 //! Whether it is met is in the log (table `K`). A holder who has been told nothing of this server cannot tell it that the session is there. If that were taken for silence, the session would be
@@ -12,28 +13,34 @@
 
 use super::super::message::Hold;
 use crate::MetaService;
-use crate::call::verb as number;
-use crate::execute::itself;
-use ashlar_kv::Snapshot;
+use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::{NsError, Txn, key, verb};
-use ashlar_rpc::Caller;
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Errno, OpId, SessionId, ShardId};
+use ashlar_types::{Errno, SessionId, ShardId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+/// One of them.
+#[derive(Clone, Copy)]
+struct Known {
+    owner: SessionOwner,
+    /// It is in the log.
+    is_noted: bool,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Unmet {
     // LIMIT: as sessions.
-    sessions: Mutex<FxHashMap<SessionId, SessionOwner>>,
+    sessions: Mutex<FxHashMap<SessionId, Known>>,
 }
 
 impl Unmet {
-    pub(crate) fn add(&self, sessions: &[(SessionId, SessionOwner)]) {
-        self.sessions.lock().extend(sessions.iter().copied());
+    /// Called while nobody else can open the session.
+    pub(crate) fn add(&self, session: SessionId, owner: SessionOwner) {
+        self.sessions.lock().insert(session, Known { owner, is_noted: false });
     }
 
     pub(crate) fn has(&self, session: SessionId) -> bool {
@@ -41,7 +48,12 @@ impl Unmet {
     }
 
     fn owner(&self, session: SessionId) -> Option<SessionOwner> {
-        self.sessions.lock().get(&session).copied()
+        self.sessions.lock().get(&session).map(|known| known.owner)
+    }
+
+    /// Whether it is one that is not in the log yet.
+    pub(super) fn is_to_be_noted(&self, session: SessionId) -> bool {
+        self.sessions.lock().get(&session).is_some_and(|known| !known.is_noted)
     }
 
     pub(crate) fn remove(&self, session: SessionId) {
@@ -49,12 +61,12 @@ impl Unmet {
     }
 
     pub(crate) fn all(&self) -> Vec<(SessionId, SessionOwner)> {
-        self.sessions.lock().iter().map(|(session, owner)| (*session, *owner)).collect()
+        self.sessions.lock().iter().map(|(session, known)| (*session, known.owner)).collect()
     }
 }
 
 /// Who has something of a shard.
-pub(crate) fn holders(holds: &[Hold]) -> BTreeSet<SessionId> {
+pub(super) fn holders(holds: &[Hold]) -> BTreeSet<SessionId> {
     let holder = |hold: &Hold| match hold {
         Hold::Open(session, ..) | Hold::Lease(_, session, _) | Hold::Proposal(session, ..) => Some(*session),
         Hold::Lock(lock) => Some(lock.session),
@@ -64,18 +76,21 @@ pub(crate) fn holders(holds: &[Hold]) -> BTreeSet<SessionId> {
     holds.iter().filter_map(holder).collect()
 }
 
-/// Every session is met: what each has of a shard that has come nobody knows.
+/// Those are met that have something in `shard`, which has come while the service was down.
 ///
 /// # Errors
 /// [`NsError::Kv`] when the store cannot answer.
-pub(crate) fn meet_all(txn: &mut Txn<'_>) -> Result<(), NsError> {
+pub(super) fn meet_holders(txn: &mut Txn<'_>, shard: ShardId) -> Result<(), NsError> {
     let (from, to) = key::table_range(ShardId(0), b'K');
-    let mut unmet = Vec::new();
-    txn.scan(&from, &to, &mut |record_key, _| {
-        unmet.extend(key::session_of(record_key));
+    // LIMIT: as sessions.
+    let mut met = Vec::new();
+    txn.scan(&from, &to, &mut |record_key, noted| {
+        let is_met = key::session_of(record_key).is_some_and(|session| session.0 != 0);
+        met.extend((is_met && verb::is_holder(noted, shard)).then(|| Key::from_slice(record_key)));
         ControlFlow::Continue(())
     })?;
-    unmet.into_iter().try_for_each(|session| verb::meet_session(txn, session))
+    met.into_iter().for_each(|record_key| txn.delete(record_key));
+    Ok(())
 }
 
 impl MetaService {
@@ -91,64 +106,101 @@ impl MetaService {
         let (from, to) = key::table_range(ShardId(0), b'K');
         let mut noted = FxHashSet::default();
         let mut visit = |record_key: &[u8], _: &[u8]| {
-            noted.extend(key::session_of(record_key));
+            noted.extend(key::session_of(record_key).filter(|session| session.0 != 0));
             ControlFlow::Continue(())
         };
         self.lane.read().scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))?;
-        let is_unmet = |session: SessionId| noted.contains(&session) && !left_behind(session);
-        let unmet: Vec<_> = lasting.iter().filter(|(session, _)| is_unmet(*session)).copied().collect();
-        self.unmet.add(&unmet);
-        noted.retain(|session| !self.unmet.has(*session));
+        for &(session, owner) in lasting {
+            if noted.contains(&session) && !left_behind(session) {
+                self.unmet.sessions.lock().insert(session, Known { owner, is_noted: true });
+                noted.remove(&session);
+            }
+        }
         if noted.is_empty() {
             return Ok(());
         }
-        self.note(|txn| noted.iter().try_for_each(|session| verb::meet_session(txn, *session)))
+        self.note(|txn| {
+            noted.iter().for_each(|session| txn.delete(key::unmet(*session)));
+            Ok(())
+        })
     }
 
-    /// The holder of a session is here, durably.
+    /// Those of `sessions` that were unmet are met from now on, durably; `also` changes what belongs to that.
     ///
     /// # Errors
-    /// `EIO` or `ENOSPC` from the log.
-    pub(crate) fn meet_session(&self, session: SessionId) -> Result<(), Errno> {
-        let Some(owner) = self.unmet.owner(session) else { return Ok(()) };
-        let creds = itself();
-        let met = self.mutate(
-            Caller::new(OpId::default(), &creds),
-            number::OPEN_SESSION,
-            |txn, _| {
-                // ORDER: here, where one thing is decided after the other. Whoever is about to note that it is unmet looks there, too.
+    /// `EIO` or `ENOSPC` from the log: they are as before.
+    pub(super) fn meet(
+        &self,
+        sessions: &BTreeSet<SessionId>,
+        also: impl Fn(&mut Txn<'_>),
+    ) -> Result<(), Errno> {
+        let unmet = |session: &SessionId| Some((*session, self.unmet.owner(*session)?));
+        let met: Vec<(SessionId, SessionOwner)> = sessions.iter().filter_map(unmet).collect();
+        let noted = self.note(|txn| {
+            also(txn);
+            met.iter().try_for_each(|&(session, owner)| {
+                // ORDER: here, where one thing is decided after the other. Whoever is about to note that it is unmet looks there, too, and who ends it has it gone before.
                 self.unmet.remove(session);
-                verb::meet_session(txn, session)
-            },
-            |(), _| (),
-        );
-        // ORDER: durable before it has anything here: the next start would not wait for it.
-        let met = met.and_then(|()| self.lane.flush_all().map_err(|error| self.answer(&error.into())));
-        if met.is_err() {
-            self.unmet.add(&[(session, owner)]);
+                if self.sessions.has(session) { verb::open_session(txn, session, owner) } else { Ok(()) }
+            })
+        });
+        if noted.is_err() {
+            met.iter().filter(|(session, _)| self.sessions.has(*session)).for_each(|(session, owner)| {
+                self.unmet.add(*session, *owner);
+            });
         }
-        met
+        noted
     }
 
-    /// Notes `sessions`, which [`Unmet::add`] was told of, with those that are to outlive this start; those that were met since as any others.
+    /// The holder of a session is here.
+    ///
+    /// # Errors
+    /// As [`MetaService::meet`].
+    pub(crate) fn meet_holder(&self, session: SessionId) -> Result<(), Errno> {
+        if !self.unmet.has(session) {
+            return Ok(());
+        }
+        // ORDER: durable before it has anything here: the next start would not wait for it.
+        self.meet(&[session].into_iter().collect(), |_| ())
+    }
+
+    /// Notes `sessions` with those that are to outlive this start, not durably: what comes is behind it in the log.
     ///
     /// # Errors
     /// `EIO` or `ENOSPC` from the log.
-    pub(crate) fn note_unmet(&self, sessions: &[(SessionId, SessionOwner)]) -> Result<(), Errno> {
+    pub(super) fn note_unmet(&self, sessions: &[(SessionId, SessionOwner)]) -> Result<(), Errno> {
         if sessions.is_empty() {
             return Ok(());
         }
-        let creds = itself();
-        self.mutate(
-            Caller::new(OpId::default(), &creds),
-            number::OPEN_SESSION,
-            |txn, _| {
-                sessions.iter().try_for_each(|&(session, owner)| match self.unmet.has(session) {
-                    true => verb::hear_of_session(txn, session, owner),
-                    false => verb::open_session(txn, session, owner),
-                })
-            },
-            |(), _| (),
-        )
+        self.note_soon(|txn| {
+            let is_unmet = |session: &SessionId| self.unmet.has(*session) && self.sessions.has(*session);
+            let unmet = sessions.iter().filter(|(session, _)| is_unmet(session));
+            unmet
+                .into_iter()
+                .try_for_each(|&(session, owner)| verb::hear_of_session(txn, session, owner, None))
+        })?;
+        let mut known = self.unmet.sessions.lock();
+        for (session, _) in sessions {
+            known.entry(*session).and_modify(|known| known.is_noted = true);
+        }
+        Ok(())
+    }
+
+    /// Notes which of `holders` are unmet, with what says that all of `shard` is here.
+    ///
+    /// # Errors
+    /// [`NsError::Kv`] when the store cannot answer.
+    pub(super) fn note_holders(
+        &self,
+        txn: &mut Txn<'_>,
+        shard: ShardId,
+        holders: &BTreeSet<SessionId>,
+    ) -> Result<(), NsError> {
+        holders.iter().try_for_each(|&session| match self.unmet.owner(session) {
+            Some(owner) if self.sessions.has(session) => {
+                verb::hear_of_session(txn, session, owner, Some(shard))
+            }
+            _ => Ok(()),
+        })
     }
 }

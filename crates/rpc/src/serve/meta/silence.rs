@@ -112,11 +112,10 @@ impl MetaEndpoint {
         // ORDER: first. No shard that begins to come after this brings one of them along as it is now.
         self.leaving.lock().extend(due.iter().map(|(id, _)| *id));
         // ORDER: what came before is served, or it is seen to be on its way.
-        if !self.meta.is_taking_shards() {
-            let holds = self.meta.holds();
-            for (id, session) in due.iter().filter(|(_, session)| is_due(session)) {
-                self.forget_one_unmet(*id, session, holds.contains_key(id));
-            }
+        let since = self.meta.takes_shards_since();
+        let has_any = self.meta.has_any();
+        for (id, session) in due.iter().filter(|(_, session)| is_due(session)) {
+            self.forget_one_unmet(*id, session, (has_any.contains(id), since));
         }
         let mut leaving = self.leaving.lock();
         due.iter().for_each(|(id, _)| {
@@ -124,20 +123,26 @@ impl MetaEndpoint {
         });
     }
 
-    fn forget_one_unmet(&self, id: SessionId, session: &RemoteSession, has_any: bool) {
-        let parked = {
+    /// `since`: since when shards have been on their way here. Who was told of since then may have something in them.
+    fn forget_one_unmet(
+        &self,
+        id: SessionId,
+        session: &RemoteSession,
+        (has_any, since): (bool, Option<Duration>),
+    ) {
+        {
             let mut state = session.state.lock();
             // It has called meanwhile.
             if state.is_met {
                 return;
             }
-            (state.is_met, state.is_revoked) = (has_any, !has_any);
-            if has_any {
+            state.is_met = has_any;
+            if has_any || since.is_some_and(|since| state.renewed >= since) {
                 return;
             }
-            state.parked.take()
-        };
-        debug_assert!(parked.is_none(), "whoever asks for events is met");
+            state.is_revoked = true;
+            debug_assert!(state.parked.is_none(), "whoever asks for events is met");
+        }
         tracing::debug!(session = %id, "a session that has come along with a shard has nothing here, and is forgotten");
         self.sessions.write().remove(&id);
         // Storage servers are told nothing: this server has given it nothing.
