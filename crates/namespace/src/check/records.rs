@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 const BATCH: usize = 1024;
 
 /// The tables that exist.
-const LETTERS: &[u8] = b"ABCDGHIJLMNOPRSTUWX";
+const LETTERS: &[u8] = b"ABCDGHIJKLMNOPRSTUWX";
 
 /// An inode of a batch, `None` when it does not decode.
 struct Member {
