@@ -10,7 +10,9 @@ use ashlar_rpc::serve::MetaEndpoint;
 use ashlar_rpc::wire::{MetaAnswer, MetaCall};
 use ashlar_types::message::{MetaReply, MetaRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Credentials, DescriptionId, Epoch, Errno, InodeId, NodeId, OpId, SessionId, ShardId};
+use ashlar_types::{
+    Credentials, DescriptionId, Epoch, Errno, InodeId, Name, NodeId, OpId, SessionId, ShardId,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use support::restarted::{MOUNT, Machine, OTHER, SECOND, ask_as};
@@ -38,7 +40,19 @@ impl Pair {
             panic!("no session")
         };
         let (parent, handle) = (InodeId::ROOT, DescriptionId(1));
-        let request = MetaRequest::Tmpfile { parent, mode: 0o644, umask: 0, handle };
+        let name = Name::new(b"f").unwrap();
+        // Nothing in the log tells of it: it has a name, and is not written.
+        let request = MetaRequest::Create {
+            parent,
+            name,
+            mode: 0o644,
+            umask: 0,
+            exclusive: true,
+            read: true,
+            write: false,
+            truncate: false,
+            handle,
+        };
         let op = OpId { session, sequence: 2 };
         let call = MetaCall::Call { op, creds: Credentials::root(), slot: Some(0), request };
         let opened = ask_as(MOUNT, &first.1, call);
