@@ -68,7 +68,7 @@ pub(crate) mod verb {
 
 impl MetaCalls for MetaService {
     fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
-        self.session_open(None, events)
+        self.session_open(None, None, events)
     }
 
     fn close_session(&self, session: SessionId) {

@@ -92,7 +92,7 @@ impl LastingSessions for MetaService {
         owner: SessionOwner,
         events: Arc<dyn SessionEvents>,
     ) -> Result<SessionGrant, Errno> {
-        let grant = self.session_open(session, events)?;
+        let grant = self.session_open(session, None, events)?;
         let session = grant.session;
         self.awaited.lasting.lock().insert(session);
         let creds = itself();
@@ -124,10 +124,6 @@ impl LastingSessions for MetaService {
 
     fn takes_shards_since(&self) -> Option<Duration> {
         self.arriving_since()
-    }
-
-    fn has_any(&self) -> FxHashSet<SessionId> {
-        self.holds_by_session().into_keys().chain(self.proposals.sessions()).collect()
     }
 
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {

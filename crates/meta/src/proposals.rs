@@ -45,11 +45,6 @@ impl Proposals {
         all.get(&session).is_some_and(|of_session| of_session.get(&inode) == Some(&generation))
     }
 
-    /// Who has any.
-    pub(crate) fn sessions(&self) -> Vec<SessionId> {
-        self.by_session.lock().keys().copied().collect()
-    }
-
     /// All for files of `shard`.
     pub(crate) fn of_shard(&self, shard: ShardId) -> Vec<(SessionId, InodeId, u32)> {
         let all = self.by_session.lock();

@@ -51,6 +51,14 @@ impl SessionTable {
         events.map_or(Duration::ZERO, |events| events.revoke())
     }
 
+    /// Tells sessions that were unmet that they are met, because of something that has come.
+    pub(crate) fn tell_met<'s>(&self, met: impl IntoIterator<Item = &'s SessionId>) {
+        let sessions = self.sessions.read();
+        let met: Vec<_> = met.into_iter().filter_map(|session| sessions.get(session).cloned()).collect();
+        drop(sessions);
+        met.iter().for_each(|events| events.met());
+    }
+
     /// Whether a session says that it is at work on the answer to a recall of `inode`.
     pub(crate) fn is_busy(&self, session: SessionId, inode: InodeId) -> bool {
         let events = self.sessions.read().get(&session).cloned();
@@ -59,13 +67,14 @@ impl SessionTable {
 }
 
 impl MetaService {
-    /// Opens a session: the one `wanted`, which another server has drawn, or a new one.
+    /// Opens a session: the one `wanted`, which another server has drawn, or a new one. `unmet_of`: it has come along with a shard, and its holder, this one, has not been here.
     ///
     /// # Errors
     /// `EAGAIN` when there are too many; `EEXIST` when it is known here already.
     pub(crate) fn session_open(
         &self,
         wanted: Option<SessionId>,
+        unmet_of: Option<SessionOwner>,
         events: Arc<dyn SessionEvents>,
     ) -> Result<SessionGrant, Errno> {
         let mut sessions = self.sessions.sessions.write();
@@ -83,6 +92,10 @@ impl MetaService {
                 break id;
             }
         };
+        if let Some(owner) = unmet_of {
+            // ORDER: before anybody finds it.
+            self.unmet.add(session, owner);
+        }
         sessions.insert(session, events);
         drop(sessions);
         self.leases.lock().begin_session(session);
@@ -92,30 +105,6 @@ impl MetaService {
             server: self.across.node(),
             incarnation: self.incarnation,
         })
-    }
-
-    /// Opens the session `.0` of `.1`, which has come along with a shard.
-    ///
-    /// # Errors
-    /// As [`MetaService::session_open`].
-    pub(crate) fn session_hear_of(
-        &self,
-        (session, owner): (SessionId, SessionOwner),
-        events: Arc<dyn SessionEvents>,
-    ) -> Result<(), Errno> {
-        let mut sessions = self.sessions.sessions.write();
-        if sessions.len() >= SESSIONS_MAX {
-            return Err(Errno::EAGAIN);
-        }
-        if session.0 == 0 || sessions.contains_key(&session) {
-            return Err(Errno::EEXIST);
-        }
-        // ORDER: before anybody finds it.
-        self.unmet.add(session, owner);
-        sessions.insert(session, events);
-        drop(sessions);
-        self.leases.lock().begin_session(session);
-        Ok(())
     }
 
     /// Ends a session: what it held goes to others, what only it knew is asked of the chains, its orphans are removed, and layouts

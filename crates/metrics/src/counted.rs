@@ -10,7 +10,7 @@ use ashlar_rpc::{
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Epoch, Errno, FilesetId, InodeId, NodeId, SessionId, ShardId, Timespec};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,10 +68,6 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
 
     fn takes_shards_since(&self) -> Option<Duration> {
         self.inner.takes_shards_since()
-    }
-
-    fn has_any(&self) -> FxHashSet<SessionId> {
-        self.inner.has_any()
     }
 
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {

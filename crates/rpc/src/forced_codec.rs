@@ -30,6 +30,10 @@ impl SessionEvents for EventsCodec {
     fn revoke(&self) -> Duration {
         self.0.revoke()
     }
+
+    fn met(&self) {
+        self.0.met();
+    }
 }
 
 fn through<T>(value: &T, what: &'static str) -> Result<T, Errno>

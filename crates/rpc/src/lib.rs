@@ -13,7 +13,7 @@ use ashlar_types::{
     Attr, Credentials, Epoch, Errno, EventKind, FilesetId, InodeId, NodeId, OpId, Reach, SessionId, ShardId,
     Timespec,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wire::{BackupStep, BackupTold, CopyUnder, MoveInfo, TakenTarget, TargetPlace, Withdrawal};
@@ -88,6 +88,9 @@ pub trait SessionEvents: Send + Sync {
     fn revoke(&self) -> Duration {
         Duration::ZERO
     }
+
+    /// A shard has come in which the session has something: if nothing was heard of its holder before, he is to be heard from now on. See [`LastingSessions::unmet`].
+    fn met(&self) {}
 }
 
 /// The metadata service as its clients see it.
@@ -200,11 +203,6 @@ pub trait LastingSessions: MetaCalls {
     /// Since when, by the clock of the service, shards have been on their way here, in which sessions that come along with them may have something.
     fn takes_shards_since(&self) -> Option<Duration> {
         None
-    }
-
-    /// Sessions that have anything here.
-    fn has_any(&self) -> FxHashSet<SessionId> {
-        FxHashSet::default()
     }
 
     /// Sessions from before the service was started, of which it does not know yet what they have.

@@ -190,6 +190,18 @@ fn one_that_has_something_in_a_shard_that_has_come_and_is_silent_is_ended() {
 }
 
 #[test]
+fn one_whose_shard_has_come_late_has_its_time_to_come_as_well() {
+    let pair = Pair::new();
+    pair.send(|pair| {
+        // The manager was away.
+        pair.machines[0].clock.advance(SILENCE);
+        Transferred::Done
+    });
+    pair.second().1.tidy();
+    require_session(&pair.open_at_second());
+}
+
+#[test]
 fn one_that_has_something_and_is_silent_is_ended_although_another_shard_is_on_its_way() {
     let pair = Pair::new();
     pair.give();

@@ -60,6 +60,13 @@ const LOOK_IDLE: Duration = Duration::from_millis(100);
 /// The same while one is awaited that is whole, or there is something to be removed.
 const LOOK_SOON: Duration = Duration::from_millis(2);
 
+/// A shard that is on its way here.
+pub(super) struct Coming {
+    /// When it began to come.
+    pub since: Duration,
+    pub incoming: Arc<Mutex<Incoming>>,
+}
+
 /// Shards that change hands. Its lock is a leaf.
 #[derive(Default)]
 pub(super) struct Hands {
@@ -68,10 +75,7 @@ pub(super) struct Hands {
     pub frozen: FxHashSet<ShardId>,
     /// On their way here.
     // LIMIT: as shards.
-    pub arriving: FxHashMap<ShardId, Arc<Mutex<Incoming>>>,
-    /// When each of them began, and others that are here since or did not come.
-    // LIMIT: as shards.
-    pub arriving_since: FxHashMap<ShardId, Duration>,
+    pub arriving: FxHashMap<ShardId, Coming>,
     /// Of which there may be something left that is not this server's, and from which key on.
     // LIMIT: as shards.
     pub left_behind: BTreeMap<ShardId, Key>,

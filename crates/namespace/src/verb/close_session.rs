@@ -3,6 +3,7 @@
 use crate::error::NsError;
 use crate::key;
 use crate::txn::Txn;
+use crate::verb::hear_of_session::forget_hearsay;
 use ashlar_kv::Key;
 use ashlar_types::SessionId;
 use std::ops::ControlFlow;
@@ -21,9 +22,7 @@ pub fn close_session(txn: &mut Txn<'_>, session: SessionId) -> Result<(), NsErro
     })?;
     kept.into_iter().for_each(|record_key| txn.delete(record_key));
     txn.delete(key::session(session));
-    if txn.get(&key::unmet(session))?.is_some() {
-        txn.delete(key::unmet(session));
-    }
+    forget_hearsay(txn, session)?;
     txn.mark_frees_space();
     Ok(())
 }

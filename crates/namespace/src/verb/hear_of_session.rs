@@ -30,6 +30,14 @@ pub fn hear_of_session(
     Ok(())
 }
 
+/// Nothing is known of `session` by hearsay any more. Most have no such record, and the log gets no deletion for them.
+pub(super) fn forget_hearsay(txn: &mut Txn<'_>, session: SessionId) -> Result<(), NsError> {
+    if txn.get(&key::unmet(session))?.is_some() {
+        txn.delete(key::unmet(session));
+    }
+    Ok(())
+}
+
 /// Whether an unmet session, of which `noted` is in the log, has something in `shard`.
 pub fn is_holder(noted: &[u8], shard: ShardId) -> bool {
     noted.chunks_exact(2).any(|known| known == shard.0.to_be_bytes())

@@ -3,6 +3,7 @@
 use crate::error::NsError;
 use crate::key;
 use crate::txn::Txn;
+use crate::verb::hear_of_session::forget_hearsay;
 use ashlar_types::SessionId;
 use ashlar_types::node::SessionOwner;
 
@@ -12,8 +13,5 @@ use ashlar_types::node::SessionOwner;
 /// [`NsError::Kv`] when the store cannot answer.
 pub fn open_session(txn: &mut Txn<'_>, session: SessionId, owner: SessionOwner) -> Result<(), NsError> {
     txn.put_record(key::session(session), &owner);
-    if txn.get(&key::unmet(session))?.is_some() {
-        txn.delete(key::unmet(session));
-    }
-    Ok(())
+    forget_hearsay(txn, session)
 }

@@ -25,7 +25,7 @@ use proof::{for_something, opens_for_writing};
 use rustc_hash::{FxHashMap, FxHashSet};
 use silence::Ended;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -74,10 +74,6 @@ struct RemoteSession {
     policy: RwLock<Arc<NodePolicy>>,
     /// Of the map by which that was last looked at.
     policy_epoch: AtomicU64,
-    /// Its holder has called, durably.
-    is_met: AtomicBool,
-    /// Held while that is noted.
-    meeting: Mutex<()>,
     state: Mutex<SessionState>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     reports: Arc<OnceLock<Arc<dyn Reports>>>,
@@ -117,12 +113,21 @@ struct SessionState {
     parked: Option<(Replier, Duration)>,
     renewed: Duration,
     busy: Vec<InodeId>,
-    /// Its holder has called, or has something here by a shard that has come.
-    is_met: bool,
+    standing: Standing,
     /// It is to be ended, and not renewed any more.
     is_revoked: bool,
     /// An administrator wants it to end: once its leases have run out.
     is_ending: bool,
+}
+
+/// Whether a session is known here only because another server has told of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Unmet,
+    /// Its holder has called, which is just being noted.
+    Noting,
+    /// Its holder has called, durably, or has something here by a shard that has come.
+    Met,
 }
 
 impl SessionState {
@@ -169,6 +174,13 @@ impl SessionEvents for RemoteSession {
             (LEASE_TERM + DRIFT_MAX).saturating_sub(age)
         };
         leased.max(self.fence())
+    }
+
+    fn met(&self) {
+        let mut state = self.state.lock();
+        if !state.is_revoked && state.standing != Standing::Met {
+            (state.standing, state.renewed) = (Standing::Met, self.clock.monotonic());
+        }
     }
 }
 
@@ -225,10 +237,10 @@ impl MetaEndpoint {
             clients,
             copies: Copies::default(),
         };
-        let awaited = endpoint.meta.awaited().into_iter().map(|known| (known, true));
-        let unmet = endpoint.meta.unmet().into_iter().map(|known| (known, false));
-        for ((id, owner), is_met) in awaited.chain(unmet) {
-            let session = endpoint.session_of(owner, is_met);
+        let awaited = endpoint.meta.awaited().into_iter().map(|known| (known, Standing::Met));
+        let unmet = endpoint.meta.unmet().into_iter().map(|known| (known, Standing::Unmet));
+        for ((id, owner), standing) in awaited.chain(unmet) {
+            let session = endpoint.session_of(owner, standing);
             session.id.get_or_init(|| id);
             endpoint.meta.adopt(id, session.clone());
             endpoint.sessions.write().insert(id, session);
@@ -256,7 +268,7 @@ impl MetaEndpoint {
         self.clients.clone()
     }
 
-    fn session_of(&self, owner: SessionOwner, is_met: bool) -> Arc<RemoteSession> {
+    fn session_of(&self, owner: SessionOwner, standing: Standing) -> Arc<RemoteSession> {
         let state = SessionState {
             events: VecDeque::new(),
             // Above all that were numbered before the service was started.
@@ -264,7 +276,7 @@ impl MetaEndpoint {
             parked: None,
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
-            is_met,
+            standing,
             is_revoked: false,
             is_ending: false,
         };
@@ -278,8 +290,6 @@ impl MetaEndpoint {
             clock: self.clock.clone(),
             policy,
             policy_epoch: AtomicU64::new(0),
-            is_met: AtomicBool::new(is_met),
-            meeting: Mutex::new(()),
             state: Mutex::new(state),
             map: self.map.clone(),
             reports: self.reports.clone(),
@@ -363,7 +373,7 @@ impl MetaEndpoint {
             tracing::warn!(%node, of_node, "a node has as many sessions as one may have");
             return MetaAnswer::Failed(Errno::EAGAIN);
         }
-        let session = self.session_of(owner_of(peer), true);
+        let session = self.session_of(owner_of(peer), Standing::Met);
         match self.meta.open_lasting(wanted, owner_of(peer), session.clone()) {
             Ok(grant) => {
                 session.id.get_or_init(|| grant.session);
@@ -411,26 +421,30 @@ impl MetaEndpoint {
     /// # Errors
     /// `EHOSTDOWN` when that cannot be noted now; `ENOTCONN` when it is being forgotten.
     fn meet(&self, id: SessionId, session: &RemoteSession) -> Result<(), Errno> {
-        if session.is_met.load(SeqCst) {
-            return Ok(());
-        }
-        // Nobody goes on before it is noted. Not waited for: the log may be behind.
-        let Some(_meeting) = session.meeting.try_lock() else { return Err(Errno::EHOSTDOWN) };
         {
             let mut state = session.state.lock();
-            if state.is_revoked {
-                return Err(Errno::ENOTCONN);
+            match state.standing {
+                Standing::Met => return Ok(()),
+                // Nobody goes on before it is noted. Not waited for: the log may be behind.
+                Standing::Noting => return Err(Errno::EHOSTDOWN),
+                Standing::Unmet if state.is_revoked => return Err(Errno::ENOTCONN),
+                // ORDER: it is not forgotten from here on.
+                Standing::Unmet => {
+                    (state.standing, state.renewed) = (Standing::Noting, self.clock.monotonic())
+                }
             }
-            // ORDER: it is not forgotten from here on.
-            (state.is_met, state.renewed) = (true, self.clock.monotonic());
         }
-        if let Err(errno) = self.meta.meet(id) {
+        let noted = self.meta.meet(id);
+        let mut state = session.state.lock();
+        // A shard may have come meanwhile.
+        if state.standing == Standing::Noting {
+            state.standing = if noted.is_ok() { Standing::Met } else { Standing::Unmet };
+        }
+        drop(state);
+        noted.map_err(|errno| {
             tracing::warn!(session = %id, %errno, "that the holder of a session has come cannot be noted; it is to ask again");
-            session.state.lock().is_met = false;
-            return Err(Errno::EHOSTDOWN);
-        }
-        session.is_met.store(true, SeqCst);
-        Ok(())
+            Errno::EHOSTDOWN
+        })
     }
 
     /// Of which session events are asked for, unless the answer is another one.
@@ -566,7 +580,7 @@ impl SessionHosts for MetaEndpoint {
             return Hosted::Ended;
         }
         let fresh = || {
-            let fresh = self.session_of(owner, false);
+            let fresh = self.session_of(owner, Standing::Unmet);
             fresh.id.get_or_init(|| session);
             fresh
         };

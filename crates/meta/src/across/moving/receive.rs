@@ -2,6 +2,7 @@
 
 use super::super::message::{Answer, Hold, Moving, Say};
 use super::super::resume::is_readable;
+use super::Coming;
 use super::unmet::holders;
 use crate::MetaService;
 use crate::call::verb as number;
@@ -74,7 +75,7 @@ impl MetaService {
                 Some(incoming) => incoming,
                 None => return Ok(Answer::Later),
             },
-            _ => match self.across.hands.lock().arriving.get(&shard).cloned() {
+            _ => match self.incoming(shard) {
                 Some(incoming) => incoming,
                 None => return Ok(self.no_such_move()),
             },
@@ -117,6 +118,10 @@ impl MetaService {
         }
     }
 
+    fn incoming(&self, shard: ShardId) -> Option<Arc<Mutex<Incoming>>> {
+        self.across.hands.lock().arriving.get(&shard).map(|coming| coming.incoming.clone())
+    }
+
     fn no_such_move(&self) -> Answer {
         Answer::NoSuchMove(self.map.read().epoch)
     }
@@ -137,7 +142,7 @@ impl MetaService {
         if self.across.hands.lock().frozen.contains(&shard) {
             return None;
         }
-        let known = self.across.hands.lock().arriving.get(&shard).cloned();
+        let known = self.incoming(shard);
         if let Some(known) = known {
             let mut incoming = known.lock();
             if incoming.attempt == attempt {
@@ -158,11 +163,8 @@ impl MetaService {
             recall_mark: 0,
             heard: self.env.clock.monotonic(),
         }));
-        {
-            let mut hands = self.across.hands.lock();
-            hands.arriving_since.insert(shard, self.env.clock.monotonic());
-            hands.arriving.insert(shard, incoming.clone());
-        }
+        let coming = Coming { since: self.env.clock.monotonic(), incoming: incoming.clone() };
+        self.across.hands.lock().arriving.insert(shard, coming);
         self.across.arrival.notify_all();
         Some(incoming)
     }
@@ -186,9 +188,7 @@ impl MetaService {
 
     /// When the first one began of the shards that are on their way here.
     pub(crate) fn arriving_since(&self) -> Option<Duration> {
-        let hands = self.across.hands.lock();
-        let begun = hands.arriving_since.iter().filter(|(shard, _)| hands.arriving.contains_key(shard));
-        begun.map(|(_, begun)| *begun).min()
+        self.across.hands.lock().arriving.values().map(|coming| coming.since).min()
     }
 
     /// Has sessions that another server knows be known here.
@@ -208,7 +208,7 @@ impl MetaService {
                 }
             };
             // Another server may tell of it at the same time.
-            if !self.sessions.has(session) && self.session_hear_of((session, owner), events).is_err() {
+            if !self.sessions.has(session) && self.session_open(Some(session), Some(owner), events).is_err() {
                 continue;
             }
             // Also if it could not be noted the first time.
@@ -309,8 +309,14 @@ impl MetaService {
 
     /// Serves what has come, and asks about what does not come any more. Whether something is whole and awaited.
     pub(super) fn tend_arriving(&self) -> Result<bool, Errno> {
-        let arriving: Vec<(ShardId, Arc<Mutex<Incoming>>)> =
-            self.across.hands.lock().arriving.iter().map(|(shard, known)| (*shard, known.clone())).collect();
+        let arriving: Vec<(ShardId, Arc<Mutex<Incoming>>)> = self
+            .across
+            .hands
+            .lock()
+            .arriving
+            .iter()
+            .map(|(shard, coming)| (*shard, coming.incoming.clone()))
+            .collect();
         let mut is_awaited = false;
         for (shard, known) in arriving {
             let Some(mut incoming) = known.try_lock() else { continue };
@@ -346,7 +352,10 @@ impl MetaService {
 
     fn serve_arrived(&self, shard: ShardId, incoming: &mut Incoming) -> Result<(), Errno> {
         // ORDER: the note goes first, durably: until then a start finds it and does the same. With it whoever has something of it is one that a start waits for.
-        self.meet(&holders(&incoming.holds), |txn| txn.delete(key::arriving(shard)))?;
+        let held_by = holders(&incoming.holds);
+        self.meet(&held_by, |txn| txn.delete(key::arriving(shard)))?;
+        // ORDER: while the shard counts as on its way. Whoever looks for sessions to forget sees one or the other.
+        self.sessions.tell_met(&held_by);
         self.take_machine(shard, incoming.life)?;
         self.take_holds(shard, &std::mem::take(&mut incoming.holds), incoming.recall_mark)?;
         incoming.stage = Stage::Over;

@@ -1,6 +1,6 @@
 //! Sessions of which nothing is heard any more.
 
-use super::{DRIFT_MAX, MetaEndpoint, RemoteSession};
+use super::{DRIFT_MAX, MetaEndpoint, RemoteSession, Standing};
 use crate::SessionEvents;
 use crate::wire::{LEASE_TERM, MetaAnswer, SILENCE_MAX};
 use ashlar_types::{EventKind, SessionId};
@@ -60,7 +60,7 @@ impl MetaEndpoint {
                 let age = now.saturating_sub(state.renewed);
                 let is_over = state.is_ending && age > LEASE_TERM + DRIFT_MAX;
                 // One that is unmet is waited for while shards are coming, and then forgotten; unless others have wanted what it has.
-                let may_be_silent = state.is_met || state.is_revoked;
+                let may_be_silent = state.standing != Standing::Unmet || state.is_revoked;
                 let is_silent = is_late || is_over || (may_be_silent && age > SILENCE_MAX);
                 let is_long =
                     state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
@@ -97,13 +97,15 @@ impl MetaEndpoint {
         self.sessions.read().iter().map(|(id, session)| (*id, session.clone())).collect()
     }
 
-    /// Forgets sessions that have come along with shards, of whose holders nothing was heard, and which have nothing here: they go on where they are, and come here as to any
-    /// server that does not know them. One that has something here, by a shard that has come, counts as met from now on.
+    /// Forgets sessions that have come along with shards, of whose holders nothing was heard, and which have nothing here, or they would be met ([`SessionEvents::met`]): they go on
+    /// where they are, and come here as to any server that does not know them.
     fn forget_unmet(&self) {
         let now = self.clock.monotonic();
         let is_due = |session: &RemoteSession| {
             let state = session.state.lock();
-            !state.is_met && !state.is_revoked && now.saturating_sub(state.renewed) > SILENCE_MAX
+            state.standing == Standing::Unmet
+                && !state.is_revoked
+                && now.saturating_sub(state.renewed) > SILENCE_MAX
         };
         let due: Vec<_> = self.all_sessions().into_iter().filter(|(_, session)| is_due(session)).collect();
         if due.is_empty() {
@@ -113,9 +115,8 @@ impl MetaEndpoint {
         self.leaving.lock().extend(due.iter().map(|(id, _)| *id));
         // ORDER: what came before is served, or it is seen to be on its way.
         let since = self.meta.takes_shards_since();
-        let has_any = self.meta.has_any();
-        for (id, session) in due.iter().filter(|(_, session)| is_due(session)) {
-            self.forget_one_unmet(*id, session, (has_any.contains(id), since));
+        for (id, session) in &due {
+            self.forget_one_unmet(*id, session, since);
         }
         let mut leaving = self.leaving.lock();
         due.iter().for_each(|(id, _)| {
@@ -124,20 +125,12 @@ impl MetaEndpoint {
     }
 
     /// `since`: since when shards have been on their way here. Who was told of since then may have something in them.
-    fn forget_one_unmet(
-        &self,
-        id: SessionId,
-        session: &RemoteSession,
-        (has_any, since): (bool, Option<Duration>),
-    ) {
+    fn forget_one_unmet(&self, id: SessionId, session: &RemoteSession, since: Option<Duration>) {
         {
             let mut state = session.state.lock();
-            // It has called meanwhile.
-            if state.is_met {
-                return;
-            }
-            state.is_met = has_any;
-            if has_any || since.is_some_and(|since| state.renewed >= since) {
+            let may_have_something = since.is_some_and(|since| state.renewed >= since);
+            // It has called meanwhile, or a shard has come.
+            if state.standing != Standing::Unmet || state.is_revoked || may_have_something {
                 return;
             }
             state.is_revoked = true;
