@@ -199,6 +199,7 @@ fn one_whose_shard_has_come_late_has_its_time_to_come_as_well() {
     });
     pair.second().1.tidy();
     require_session(&pair.open_at_second());
+    assert!(pair.second().0.holds()[&pair.session].opens == 1, "it has its file open");
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub struct MetaEndpoint {
     map: Arc<RwLock<Arc<ClusterMap>>>,
     sessions: RwLock<FxHashMap<SessionId, Arc<RemoteSession>>>,
     /// Those that are just being forgotten without their holders hearing of it.
-    // LIMIT: as sessions.
+    // LIMIT: as sessions. Its lock is a leaf, as that of `ended`.
     leaving: Mutex<FxHashSet<SessionId>>,
     /// Sessions that were ended here without their holders having said so. One that had come with a shard may not know this server yet, and is
     /// not to go on here as if it still had what it had.
@@ -128,6 +128,19 @@ enum Standing {
     Noting,
     /// Its holder has called, durably, or has something here by a shard that has come.
     Met,
+}
+
+/// While it is noted that the holder of a session has called. Whatever becomes of that, it does not count as being noted for ever.
+struct Noting<'s>(&'s RemoteSession);
+
+impl Drop for Noting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        // A shard may have come meanwhile.
+        if state.standing == Standing::Noting {
+            state.standing = Standing::Unmet;
+        }
+    }
 }
 
 impl SessionState {
@@ -390,15 +403,18 @@ impl MetaEndpoint {
     fn open_again(&self, peer: &Peer, (id, session): (SessionId, &Arc<RemoteSession>)) -> MetaAnswer {
         let is_own = session.owner == owner_of(peer);
         if is_own && session.is_heard(self.clock.monotonic()) {
-            return match self.meet(id, session) {
-                Err(errno) => refused(errno),
-                Ok(()) if self.must_reclaim(id) => MetaAnswer::MustReclaim(self.meta.incarnation()),
-                Ok(()) => MetaAnswer::Session(id, self.meta.incarnation()),
-            };
+            match self.meet(id, session) {
+                Ok(()) if self.must_reclaim(id) => return MetaAnswer::MustReclaim(self.meta.incarnation()),
+                Ok(()) => return MetaAnswer::Session(id, self.meta.incarnation()),
+                // It has just been given up, or is just being forgotten.
+                Err(Errno::ENOTCONN) => {}
+                Err(errno) => return refused(errno),
+            }
         }
         // ORDER: in the order in which it goes, being forgotten.
-        let is_forgotten = self.leaving.lock().contains(&id)
-            || !self.sessions.read().contains_key(&id) && !self.ended.lock().has(id);
+        let is_leaving = self.leaving.lock().contains(&id);
+        let is_gone = !self.sessions.read().contains_key(&id);
+        let is_forgotten = is_leaving || is_gone && !self.ended.lock().has(id);
         if is_forgotten { MetaAnswer::Later } else { MetaAnswer::Failed(Errno::ENOTCONN) }
     }
 
@@ -434,13 +450,12 @@ impl MetaEndpoint {
                 }
             }
         }
+        let noting = Noting(session);
         let noted = self.meta.meet(id);
-        let mut state = session.state.lock();
-        // A shard may have come meanwhile.
-        if state.standing == Standing::Noting {
-            state.standing = if noted.is_ok() { Standing::Met } else { Standing::Unmet };
+        if noted.is_ok() {
+            session.state.lock().standing = Standing::Met;
         }
-        drop(state);
+        drop(noting);
         noted.map_err(|errno| {
             tracing::warn!(session = %id, %errno, "that the holder of a session has come cannot be noted; it is to ask again");
             Errno::EHOSTDOWN
@@ -573,6 +588,8 @@ impl MetaEndpoint {
 
 impl SessionHosts for MetaEndpoint {
     fn host(&self, session: SessionId, owner: SessionOwner) -> Hosted {
+        // ORDER: held until it is heard. Whoever is about to forget it has all of this before, or behind what is looked at next.
+        let mut sessions = self.sessions.write();
         if self.leaving.lock().contains(&session) {
             return Hosted::Later;
         }
@@ -584,7 +601,7 @@ impl SessionHosts for MetaEndpoint {
             fresh.id.get_or_init(|| session);
             fresh
         };
-        let hosted = self.sessions.write().entry(session).or_insert_with(fresh).clone();
+        let hosted = sessions.entry(session).or_insert_with(fresh).clone();
         let mut state = hosted.state.lock();
         if state.is_revoked || hosted.owner != owner {
             return Hosted::Ended;

@@ -299,8 +299,9 @@ impl MetaService {
 
     /// It does not come: what has come of it goes.
     fn drop_arriving(&self, shard: ShardId, incoming: &mut Incoming) -> Result<(), Errno> {
-        incoming.stage = Stage::Over;
+        // ORDER: it is tried again if that fails.
         self.note_arriving(shard, None)?;
+        incoming.stage = Stage::Over;
         let mut hands = self.across.hands.lock();
         hands.arriving.remove(&shard);
         hands.left_behind.insert(shard, key::shard_prefix(shard));

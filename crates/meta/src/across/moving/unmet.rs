@@ -19,6 +19,7 @@ use ashlar_types::node::SessionOwner;
 use ashlar_types::{Errno, SessionId, ShardId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
@@ -28,6 +29,8 @@ struct Known {
     owner: SessionOwner,
     /// It is in the log.
     is_noted: bool,
+    /// So many are just noting that it is met: it counts as met, unless all of them fail.
+    meeting: u32,
 }
 
 /// See the module.
@@ -40,20 +43,48 @@ pub(crate) struct Unmet {
 impl Unmet {
     /// Called while nobody else can open the session.
     pub(crate) fn add(&self, session: SessionId, owner: SessionOwner) {
-        self.sessions.lock().insert(session, Known { owner, is_noted: false });
+        self.sessions.lock().insert(session, Known { owner, is_noted: false, meeting: 0 });
     }
 
     pub(crate) fn has(&self, session: SessionId) -> bool {
-        self.sessions.lock().contains_key(&session)
+        self.owner(session).is_some()
     }
 
     fn owner(&self, session: SessionId) -> Option<SessionOwner> {
-        self.sessions.lock().get(&session).map(|known| known.owner)
+        let sessions = self.sessions.lock();
+        sessions.get(&session).filter(|known| known.meeting == 0).map(|known| known.owner)
+    }
+
+    /// Those of `of`, also those that are just met by others, who may fail.
+    fn owners(&self, of: &BTreeSet<SessionId>) -> Vec<(SessionId, SessionOwner)> {
+        let sessions = self.sessions.lock();
+        of.iter().filter_map(|session| Some((*session, sessions.get(session)?.owner))).collect()
+    }
+
+    fn begin_meeting(&self, of: &[(SessionId, SessionOwner)]) {
+        let mut sessions = self.sessions.lock();
+        for (session, _) in of {
+            sessions.entry(*session).and_modify(|known| known.meeting += 1);
+        }
+    }
+
+    fn end_meeting(&self, of: &[(SessionId, SessionOwner)], is_met: bool) {
+        let mut sessions = self.sessions.lock();
+        for (session, _) in of {
+            // One that has ended and come along once more meanwhile is another one.
+            match sessions.get_mut(session) {
+                Some(known) if known.meeting > 0 && is_met => drop(sessions.remove(session)),
+                Some(known) if known.meeting > 0 => {
+                    (known.meeting, known.is_noted) = (known.meeting - 1, false)
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Whether it is one that is not in the log yet.
     pub(super) fn is_to_be_noted(&self, session: SessionId) -> bool {
-        self.sessions.lock().get(&session).is_some_and(|known| !known.is_noted)
+        self.sessions.lock().get(&session).is_some_and(|known| !known.is_noted && known.meeting == 0)
     }
 
     pub(crate) fn remove(&self, session: SessionId) {
@@ -112,7 +143,7 @@ impl MetaService {
         self.lane.read().scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))?;
         for &(session, owner) in lasting {
             if noted.contains(&session) && !left_behind(session) {
-                self.unmet.sessions.lock().insert(session, Known { owner, is_noted: true });
+                self.unmet.sessions.lock().insert(session, Known { owner, is_noted: true, meeting: 0 });
                 noted.remove(&session);
             }
         }
@@ -134,20 +165,20 @@ impl MetaService {
         sessions: &BTreeSet<SessionId>,
         also: impl Fn(&mut Txn<'_>),
     ) -> Result<(), Errno> {
-        let unmet = |session: &SessionId| Some((*session, self.unmet.owner(*session)?));
-        let met: Vec<(SessionId, SessionOwner)> = sessions.iter().filter_map(unmet).collect();
+        let met = self.unmet.owners(sessions);
+        let has_begun = Cell::new(false);
         let noted = self.note(|txn| {
             also(txn);
-            met.iter().try_for_each(|&(session, owner)| {
-                // ORDER: here, where one thing is decided after the other. Whoever is about to note that it is unmet looks there, too, and who ends it has it gone before.
-                self.unmet.remove(session);
-                if self.sessions.has(session) { verb::open_session(txn, session, owner) } else { Ok(()) }
-            })
+            // ORDER: here, where one thing is decided after the other. Whoever is about to note that it is unmet looks there, too, and who ends it has it gone before.
+            if !has_begun.replace(true) {
+                self.unmet.begin_meeting(&met);
+            }
+            met.iter()
+                .filter(|(session, _)| self.sessions.has(*session))
+                .try_for_each(|&(session, owner)| verb::open_session(txn, session, owner))
         });
-        if noted.is_err() {
-            met.iter().filter(|(session, _)| self.sessions.has(*session)).for_each(|(session, owner)| {
-                self.unmet.add(*session, *owner);
-            });
+        if has_begun.get() {
+            self.unmet.end_meeting(&met, noted.is_ok());
         }
         noted
     }
@@ -202,5 +233,55 @@ impl MetaService {
             }
             _ => Ok(()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_types::NodeId;
+
+    const SESSION: SessionId = SessionId(7);
+    const OWNER: SessionOwner = SessionOwner { node: NodeId(2), instance: [2; 16] };
+
+    /// Its holder has called, and a shard comes in which it has something: both are just noting that.
+    fn met_twice() -> (Unmet, Vec<(SessionId, SessionOwner)>) {
+        let unmet = Unmet::default();
+        unmet.add(SESSION, OWNER);
+        let met = unmet.owners(&[SESSION].into_iter().collect());
+        unmet.begin_meeting(&met);
+        // Found by the second one although the first one is at it.
+        assert_eq!(unmet.owners(&[SESSION].into_iter().collect()), met);
+        unmet.begin_meeting(&met);
+        assert!(!unmet.has(SESSION) && !unmet.is_to_be_noted(SESSION));
+        (unmet, met)
+    }
+
+    #[test]
+    fn one_that_two_are_noting_as_met_is_met_if_one_of_them_can() {
+        for first in [true, false] {
+            let (unmet, met) = met_twice();
+            unmet.end_meeting(&met, first);
+            assert!(!unmet.has(SESSION), "the other one is at it, or it is met");
+            unmet.end_meeting(&met, !first);
+            assert!(unmet.all().is_empty());
+        }
+    }
+
+    #[test]
+    fn one_that_nobody_can_note_as_met_is_unmet_and_to_be_noted_as_that() {
+        let (unmet, met) = met_twice();
+        unmet.end_meeting(&met, false);
+        unmet.end_meeting(&met, false);
+        assert!(unmet.has(SESSION) && unmet.is_to_be_noted(SESSION));
+    }
+
+    #[test]
+    fn one_that_has_come_along_once_more_meanwhile_is_left_alone() {
+        let (unmet, met) = met_twice();
+        unmet.remove(SESSION);
+        unmet.add(SESSION, OWNER);
+        unmet.end_meeting(&met, true);
+        assert!(unmet.has(SESSION));
     }
 }

@@ -1,6 +1,6 @@
 //! Sessions of which nothing is heard any more.
 
-use super::{DRIFT_MAX, MetaEndpoint, RemoteSession, Standing};
+use super::{DRIFT_MAX, MetaEndpoint, RemoteSession, SessionState, Standing};
 use crate::SessionEvents;
 use crate::wire::{LEASE_TERM, MetaAnswer, SILENCE_MAX};
 use ashlar_types::{EventKind, SessionId};
@@ -39,6 +39,14 @@ impl Ended {
         {
             self.all.remove(&oldest);
         }
+    }
+}
+
+impl SessionState {
+    /// It is known by hearsay alone, and has not been told of for long.
+    fn may_be_forgotten(&self, now: Duration) -> bool {
+        let age = now.saturating_sub(self.renewed);
+        self.standing == Standing::Unmet && !self.is_revoked && age > SILENCE_MAX
     }
 }
 
@@ -101,18 +109,16 @@ impl MetaEndpoint {
     /// where they are, and come here as to any server that does not know them.
     fn forget_unmet(&self) {
         let now = self.clock.monotonic();
-        let is_due = |session: &RemoteSession| {
-            let state = session.state.lock();
-            state.standing == Standing::Unmet
-                && !state.is_revoked
-                && now.saturating_sub(state.renewed) > SILENCE_MAX
-        };
-        let due: Vec<_> = self.all_sessions().into_iter().filter(|(_, session)| is_due(session)).collect();
+        let is_due =
+            |(_, session): &(SessionId, Arc<RemoteSession>)| session.state.lock().may_be_forgotten(now);
+        let due: Vec<_> = self.all_sessions().into_iter().filter(is_due).collect();
         if due.is_empty() {
             return;
         }
-        // ORDER: first. No shard that begins to come after this brings one of them along as it is now.
+        // ORDER: first. No shard that begins to come after this brings one of them along as it is now; who is just brought along is heard of before.
+        let sessions = self.sessions.write();
         self.leaving.lock().extend(due.iter().map(|(id, _)| *id));
+        drop(sessions);
         // ORDER: what came before is served, or it is seen to be on its way.
         let since = self.meta.takes_shards_since();
         for (id, session) in &due {
@@ -129,8 +135,8 @@ impl MetaEndpoint {
         {
             let mut state = session.state.lock();
             let may_have_something = since.is_some_and(|since| state.renewed >= since);
-            // It has called meanwhile, or a shard has come.
-            if state.standing != Standing::Unmet || state.is_revoked || may_have_something {
+            // Its holder has called meanwhile, or it was told of once more, or a shard has come.
+            if may_have_something || !state.may_be_forgotten(self.clock.monotonic()) {
                 return;
             }
             state.is_revoked = true;
