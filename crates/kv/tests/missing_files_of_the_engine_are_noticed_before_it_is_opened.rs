@@ -163,6 +163,32 @@ fn a_first_open_that_was_cut_short_is_no_damage() {
     }
 }
 
+/// The first open was killed before the keyspace that it had made was known, and the second one in the middle of removing what was there of it.
+#[test]
+fn the_metadata_of_a_server_whose_first_start_was_killed_twice_was_corrupt() {
+    let dir = tempfile::tempdir().unwrap();
+    let known = dir.path().join("known");
+    open(&known).unwrap().close().unwrap();
+    let tree = files(&known.join("keyspaces/1"));
+    assert!(tree.len() == 2 && tree.contains_key(&known.join("keyspaces/1/current")), "{tree:?}");
+    for left in 0..1 << tree.len() {
+        for has_directories in [false, true] {
+            let place = dir.path().join(format!("{left}-{has_directories}"));
+            drop(fjall::Database::builder(&place).open().unwrap());
+            let unknown = place.join("keyspaces/1");
+            fs::create_dir(&unknown).unwrap();
+            for (_, (path, bytes)) in tree.iter().enumerate().filter(|(number, _)| left >> number & 1 == 1) {
+                fs::write(unknown.join(path.file_name().unwrap()), bytes).unwrap();
+            }
+            if has_directories {
+                fs::create_dir(unknown.join("tables")).unwrap();
+            }
+            filled(&place);
+            assert_eq!(verified(&place).unwrap().pairs, 200, "{}", place.display());
+        }
+    }
+}
+
 #[test]
 fn a_view_reads_and_takes_everything_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();

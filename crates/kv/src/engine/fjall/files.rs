@@ -11,7 +11,7 @@
 //! | `*.jnl`, always without content here | numbers versions from 0 again | never once `version` is there; see [`put_back_journal`] |
 //! | `keyspaces/0/current` | forgets all keyspaces, and removes them | before there are tables |
 //! | `keyspaces/N/current` | removes the keyspace | before there are tables |
-//! | `vN`, named by `current` with its checksum | fails, or takes another version | never |
+//! | `vN`, named by `current` with its checksum | fails, or takes another version | while no keyspace is known: what was made of one is removed, file by file |
 //! | `tables/T`, `blobs/B`, named by `vN` | fails, or loses values | never |
 //!
 //! Files that no `vN` names are left from work that was cut short: fjall may remove them.
@@ -182,32 +182,36 @@ fn keyspaces(path: &Path) -> Result<Option<Vec<u64>>, KvError> {
 
 fn look_at_keyspaces(path: &Path, numbers: &[u64]) -> Result<(), KvError> {
     let directory = |number: u64| path.join(KEYSPACES).join(number.to_string());
-    let (mut is_known, mut with_data) = (false, None);
-    let mut has_other = false;
-    for number in numbers {
-        let tree = directory(*number);
-        let content = look_at_tree(&tree, *number == DIRECTORY_KEYSPACE)?;
-        match (*number, content) {
-            (DIRECTORY_KEYSPACE, content) => is_known = content == Content::Tables,
-            (_, Content::Nothing) => {}
-            (_, Content::Empty) => has_other = true,
-            (_, Content::Tables) => {
-                has_other = true;
-                with_data = Some(tree);
+    let others =
+        numbers.iter().filter(|number| **number != DIRECTORY_KEYSPACE).map(|number| directory(*number));
+    let known = directory(DIRECTORY_KEYSPACE);
+    if !numbers.contains(&DIRECTORY_KEYSPACE) || look_at_tree(&known, true)? != Content::Tables {
+        // A keyspace is made before it is known, and gets tables after that. One that is not known is removed by the next open, which may be cut short, too.
+        for tree in others {
+            if has_files(&tree)? {
+                let (known, tree) = (known.display(), tree.display());
+                let what =
+                    format!("{known} does not know {tree}: files in it are missing; {}", super::WAY_OUT);
+                return Err(KvError::Corrupt { what });
             }
         }
+        return Ok(());
     }
-    if let (false, Some(tree)) = (is_known, with_data) {
-        let what = format!(
-            "{} does not know {}: files in it are missing; {}",
-            directory(DIRECTORY_KEYSPACE).display(),
-            tree.display(),
-            super::WAY_OUT
-        );
-        return Err(KvError::Corrupt { what });
+    let mut has_other = false;
+    for tree in others {
+        has_other |= look_at_tree(&tree, false)? != Content::Nothing;
     }
-    // A keyspace is made before it is known.
-    if is_known && !has_other { Err(missing(&directory(1).join(CURRENT))) } else { Ok(()) }
+    if has_other { Ok(()) } else { Err(missing(&directory(1).join(CURRENT))) }
+}
+
+/// Whether there are tables or values in `tree`, whoever names them.
+fn has_files(tree: &Path) -> Result<bool, KvError> {
+    for name in [TABLES, BLOBS] {
+        if list(&tree.join(name))?.is_some_and(|names| !names.is_empty()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What is in a tree.
@@ -226,12 +230,7 @@ fn look_at_tree(tree: &Path, is_reading: bool) -> Result<Content, KvError> {
     let current = match fs::read(&current_path) {
         Ok(current) => current,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            for name in [TABLES, BLOBS] {
-                if list(&tree.join(name))?.is_some_and(|names| !names.is_empty()) {
-                    return Err(missing(&current_path));
-                }
-            }
-            return Ok(Content::Nothing);
+            return if has_files(tree)? { Err(missing(&current_path)) } else { Ok(Content::Nothing) };
         }
         Err(error) => return Err(KvError::io(format!("read {}", current_path.display()), error)),
     };
