@@ -67,7 +67,7 @@ impl SessionTable {
 }
 
 impl MetaService {
-    /// Opens a session: the one `wanted`, which another server has drawn, or a new one. `unmet_of`: it has come along with a shard, and its holder, this one, has not been here.
+    /// Opens a session: the one `wanted`, which another server has drawn, or a new one. `unmet_of`: whose it is, if it has come along with a shard and its holder has not been here.
     ///
     /// # Errors
     /// `EAGAIN` when there are too many; `EEXIST` when it is known here already.

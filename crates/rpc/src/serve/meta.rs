@@ -424,10 +424,7 @@ impl MetaEndpoint {
     /// `ENOTCONN` when it is not, or is being ended; `EHOSTDOWN` as [`MetaEndpoint::meet`].
     fn own(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Errno> {
         let session = self.sessions.read().get(&id).cloned();
-        let is_good = |session: &Arc<RemoteSession>| {
-            session.owner == owner_of(peer) && !session.state.lock().is_revoked
-        };
-        let session = session.filter(is_good).ok_or(Errno::ENOTCONN)?;
+        let session = session.filter(|session| session.owner == owner_of(peer)).ok_or(Errno::ENOTCONN)?;
         self.meet(id, &session)?;
         Ok(session)
     }
@@ -435,15 +432,15 @@ impl MetaEndpoint {
     /// The holder of `session` has called.
     ///
     /// # Errors
-    /// `EHOSTDOWN` when that cannot be noted now; `ENOTCONN` when it is being forgotten.
+    /// `EHOSTDOWN` when that cannot be noted now; `ENOTCONN` when it is being ended or forgotten.
     fn meet(&self, id: SessionId, session: &RemoteSession) -> Result<(), Errno> {
         {
             let mut state = session.state.lock();
             match state.standing {
+                _ if state.is_revoked => return Err(Errno::ENOTCONN),
                 Standing::Met => return Ok(()),
                 // Nobody goes on before it is noted. Not waited for: the log may be behind.
                 Standing::Noting => return Err(Errno::EHOSTDOWN),
-                Standing::Unmet if state.is_revoked => return Err(Errno::ENOTCONN),
                 // ORDER: it is not forgotten from here on.
                 Standing::Unmet => {
                     (state.standing, state.renewed) = (Standing::Noting, self.clock.monotonic())
