@@ -135,7 +135,7 @@ impl MetaService {
     /// Changes what is kept here beside what is served, durably.
     pub(super) fn note(
         &self,
-        change: impl Fn(&mut Txn<'_>) -> Result<(), ashlar_namespace::NsError>,
+        change: impl FnOnce(&mut Txn<'_>) -> Result<(), ashlar_namespace::NsError>,
     ) -> Result<(), Errno> {
         let position = self.note_soon(change)?;
         self.lane.flush(position).map_err(|error| self.answer(&error.into()))

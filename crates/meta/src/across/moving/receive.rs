@@ -389,7 +389,7 @@ impl MetaService {
     /// Changes what is kept here beside what is served; durable up to the position that it tells.
     pub(super) fn note_soon(
         &self,
-        change: impl Fn(&mut Txn<'_>) -> Result<(), NsError>,
+        change: impl FnOnce(&mut Txn<'_>) -> Result<(), NsError>,
     ) -> Result<Position, Errno> {
         let mut writer = self.lane.write();
         let mut txn = Txn::new(&writer as &dyn Snapshot);

@@ -19,7 +19,6 @@ use ashlar_types::node::SessionOwner;
 use ashlar_types::{Errno, SessionId, ShardId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
@@ -163,23 +162,18 @@ impl MetaService {
     pub(super) fn meet(
         &self,
         sessions: &BTreeSet<SessionId>,
-        also: impl Fn(&mut Txn<'_>),
+        also: impl FnOnce(&mut Txn<'_>),
     ) -> Result<(), Errno> {
         let met = self.unmet.owners(sessions);
-        let has_begun = Cell::new(false);
         let noted = self.note(|txn| {
             also(txn);
             // ORDER: here, where one thing is decided after the other. Whoever is about to note that it is unmet looks there, too, and who ends it has it gone before.
-            if !has_begun.replace(true) {
-                self.unmet.begin_meeting(&met);
-            }
+            self.unmet.begin_meeting(&met);
             met.iter()
                 .filter(|(session, _)| self.sessions.has(*session))
                 .try_for_each(|&(session, owner)| verb::open_session(txn, session, owner))
         });
-        if has_begun.get() {
-            self.unmet.end_meeting(&met, noted.is_ok());
-        }
+        self.unmet.end_meeting(&met, noted.is_ok());
         noted
     }
 
